@@ -12,8 +12,8 @@ Axes: T steps, B streams, W context window, F feature bins, I inputs and D outpu
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -154,7 +154,7 @@ class Lstm(AcousticModel):
 
     def states(self, streams: int = 1) -> list[State]:
         """The states before the first step of an utterance, layer by layer."""
-        return [layer.ahead.zero_state(streams) for layer in self._cells()]
+        return [cast(Layer, layer).ahead.zero_state(streams) for layer in self.layers]
 
     def steps(self, feats_TWF: Tensor, states: list[State], own: int) -> tuple[Tensor, list[State]]:
         """Logits (own, S) of consecutive steps of one utterance, and the states after them; later steps serve as
@@ -186,7 +186,7 @@ class Lstm(AcousticModel):
         return self._spliced(windows_TBWF, None)
 
     def _before_of_windows(self, feats_TWF: Tensor) -> Tensor:
-        """The same (T, 1, D), from the windows of consecutive steps of an utterance."""
+        """The same (T, 1, D), from the windows of consecutive steps."""
         return self._spliced(feats_TWF[:, None], None)
 
     def _spliced(self, feats_TBWF: Tensor, steps_A: Tensor | None) -> Tensor:
@@ -208,18 +208,10 @@ class Lstm(AcousticModel):
             x_TBD, state = layer(x_TBD, state, own, reversed_TB, begins_B)
             if not isinstance(normed, nn.Identity):
                 x_TBD = _at(steps_A, normed, x_TBD)
-            x_TBD = self._dropped(x_TBD)
+            # With one mask for all steps, as the next cells would average independent ones away over time.
+            x_TBD = self.dropout(x_TBD, first_alone=self.dropout_per_chunk)
             after.append(state)
         return x_TBD, after
-
-    def _dropped(self, x_TBD: Tensor) -> Tensor:
-        # With one mask for all steps, as the next cells would average independent ones away over time.
-        return self.dropout(x_TBD, first_alone=self.dropout_per_chunk)
-
-    def _cells(self) -> Iterator[Layer]:
-        for layer in self.layers:
-            assert isinstance(layer, Layer)
-            yield layer
 
 
 class Carried:

@@ -114,13 +114,10 @@ def _session(path: Path) -> Any:
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its classes are private and have no common base
+        reason = str(error).strip().partition("\n")[0]
         raise FormatError(
-            f"{path}: not an ONNX file, or damaged; write it again with speech3 export ({_first_line(error)})"
+            f"{path}: not an ONNX file, or damaged; write it again with speech3 export ({reason})"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _about(session: Any, path: Path) -> dict[str, Any]:

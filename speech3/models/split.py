@@ -14,7 +14,6 @@ Axes: B minibatch, D units of a layer, d a member's units, S senones, s a member
 """
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,9 +96,10 @@ class Gather:
     def __call__(self, x: Tensor) -> Tensor:
         """(..., d) to (..., D); in the backward pass the gradients of all members are added up."""
         shape = torch.Size((*x.shape[:-1], self.units))
+        stride = torch.empty(shape, device="meta").stride()
         # With an explicit shape: DTensor would otherwise take all parts to be as wide as this member's.
         sharded = DTensor.from_local(
-            x.contiguous(), self.mesh, [Shard(x.dim() - 1)], run_check=False, shape=shape, stride=_strides(shape)
+            x.contiguous(), self.mesh, [Shard(x.dim() - 1)], run_check=False, shape=shape, stride=stride
         )
         whole: Tensor = sharded.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
         return whole
@@ -225,7 +225,3 @@ def _keep(module: nn.Module, width: int, member: int, members: int) -> None:
     for name, buffer in module.named_buffers(recurse=False):
         if buffer.dim():
             setattr(module, name, share(buffer))
-
-
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(itertools.accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1))[::-1]
