@@ -83,15 +83,13 @@ def cmvn_stats(feats_TF: Tensor, silent_T: Tensor | None = None) -> Tensor:
 
     Returns float64 (2, G): sums and the frame count; sums of squares and 0. The layout of Kaldi's CMVN archives.
     """
-    feats_TF = (feats_TF if silent_T is None else _counted(feats_TF, silent_T)).double()
+    if silent_T is not None and silent_T.any():
+        feats_TF = feats_TF[~silent_T]
+    feats_TF = feats_TF.double()
     stats_2G = feats_TF.new_zeros(2, feats_TF.shape[-1] + 1)
     stats_2G[0, :-1], stats_2G[1, :-1] = feats_TF.sum(0), feats_TF.square().sum(0)
     stats_2G[0, -1] = len(feats_TF)
     return stats_2G
-
-
-def _counted(feats_TF: Tensor, silent_T: Tensor) -> Tensor:
-    return feats_TF[~silent_T] if silent_T.any() else feats_TF
 
 
 def apply_cmvn(

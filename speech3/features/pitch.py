@@ -44,14 +44,8 @@ def track_pitch(
 ) -> tuple[Tensor, Tensor]:
     """Correlation and pitch of each frame, equal to Kaldi's compute-kaldi-pitch-feats.
 
-    Parameters
-    ----------
-    waves_NS
-        float32 in [-1, 1), on any device. Samples beyond an utterance's length are ignored.
-    lengths_N
-        Samples of each utterance, integers.
-    config
-        `pitch` (None: the defaults), `frame_length`, `frame_shift` and `snip_edges` are used.
+    Arguments and errors as for `static_features`; of the config, `pitch` (None: the defaults), `frame_length`,
+    `frame_shift` and `snip_edges` are used.
 
     Returns
     -------
@@ -60,11 +54,6 @@ def track_pitch(
         beyond an utterance's frames.
     frames_N
         int64 on the CPU.
-
-    Raises
-    ------
-    Speech3Error
-        The config does not fit the sample rate.
     """
     check_waves(waves_NS, lengths_N, sample_rate_hz)
     sizes, pitch = pitch_sizes(config, sample_rate_hz), config.pitch or PitchConfig()

@@ -174,12 +174,10 @@ def _power(spectrum_NTB: Tensor) -> Tensor:
 
 
 def _cut_cpu(part_NS: Tensor, out_NTD: Tensor, config: FeatureConfig, sizes: Framing) -> Tensor | None:
-    none_NT, energy_NT = part_NS.new_empty(0, 0), part_NS.new_empty(out_NTD.shape[:2])
-    raw_NT = energy_NT if config.use_energy and config.raw_energy else none_NT
-    windowed_NT = energy_NT if config.use_energy and not config.raw_energy else none_NT
+    energy_NT = part_NS.new_empty(out_NTD.shape[:2] if config.use_energy else (0, 0))
     coefficient, window_L = np.float32(config.preemphasis_coefficient), _window(config, sizes.length, part_NS.device)
-    outputs = (tensor.numpy() for tensor in (out_NTD, raw_NT, windowed_NT))
-    cut(part_NS.numpy(), sizes.shift, coefficient, config.remove_dc_offset, window_L.numpy(), *outputs)
+    options = sizes.shift, coefficient, config.remove_dc_offset, config.raw_energy
+    cut(part_NS.numpy(), *options, window_L.numpy(), out_NTD.numpy(), energy_NT.numpy())
     if not config.use_energy:
         return None
     return _log_energy(energy_NT, SAMPLE_SCALE if config.raw_energy else 1.0, config)
@@ -198,15 +196,15 @@ def cut(
     shift: int,
     coefficient: np.float32,
     remove_dc_offset: bool,
+    raw_energy: bool,
     window_L: np.ndarray,
     out_NTD: np.ndarray,
-    raw_NT: np.ndarray,
-    windowed_NT: np.ndarray,
+    energy_NT: np.ndarray,
 ) -> None:
-    """Write frames with mean removal, preemphasis and window applied, and their energies if asked for.
+    """Write frames with mean removal, preemphasis and window applied, and their energies unless `energy_NT` is empty.
 
-    Arrays are contiguous float32. Only the first L values of a row of `out_NTD` are written. `raw_NT` gets the energy
-    before preemphasis, `windowed_NT` that of the result; either may be empty, and is then not written.
+    Arrays are contiguous float32. Only the first L values of a row of `out_NTD` are written. The energy is that before
+    preemphasis if `raw_energy`, else that of the result.
     """
     length = len(window_L)
     one = np.float32(1)
@@ -221,16 +219,12 @@ def cut(
             row_L[0] = (one - coefficient) * (frame_L[0] - mean) * window_L[0]
             for i in range(1, length):
                 row_L[i] = ((frame_L[i] - mean) - coefficient * (frame_L[i - 1] - mean)) * window_L[i]
-            if raw_NT.size:
+            if energy_NT.size:
                 energy = np.float32(0)
                 for i in range(length):
-                    energy += (frame_L[i] - mean) * (frame_L[i] - mean)
-                raw_NT[n, t] = energy
-            if windowed_NT.size:
-                energy = np.float32(0)
-                for i in range(length):
-                    energy += row_L[i] * row_L[i]
-                windowed_NT[n, t] = energy
+                    value = frame_L[i] - mean if raw_energy else row_L[i]
+                    energy += value * value
+                energy_NT[n, t] = energy
 
 
 @_njit

@@ -9,6 +9,7 @@ Axes: T frames, S frames and the state before the first, B streams, C cells, G g
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numba
 import numpy as np
@@ -31,7 +32,8 @@ def step_of(
     direction: str, buffers: Sequence[Tensor], w_peep_3C: Tensor | None, clip: float
 ) -> Callable[[int, Tensor], None]:
     """The pass over the cells of a frame, ``forward`` or ``backward``; `buffers` as in `clipped`, in its order."""
-    kernel, arrays = {"forward": _forward, "backward": _backward}[direction], [each.numpy() for each in buffers]
+    kernel: Any = {"forward": _forward, "backward": _backward}[direction]
+    arrays = [each.numpy() for each in buffers]
     peep_3C = None if w_peep_3C is None else w_peep_3C.contiguous().numpy()  # None: compiled without peepholes
     limit = np.float32(clip)
 
