@@ -308,10 +308,7 @@ def _cells(
     body = _step(cells, graph, name, every_state)
     scanned = ("hs_T1R", "cs_T1C")[: 1 + every_state]
     outputs = tuple(f"{name}.{kind}" for kind in ("h_1R", "c_1C", *scanned))
-    directions = {
-        "scan_input_directions": [int(backward)],
-        "scan_output_directions": [int(backward)] * len(scanned),
-    }
+    directions = {"scan_input_directions": [int(backward)], "scan_output_directions": [int(backward)] * len(scanned)}
     h_1R, c_1C, hs_T1R, *cs_T1C = graph.ops(
         "Scan", *state, gates_TG, outputs=outputs, body=body, num_scan_inputs=1, **directions
     )
