@@ -39,6 +39,8 @@ class AcousticModel(nn.Module):
         Frames before and after an output's own frames on which it depends; in a recurrent model, those of a step.
     two_outputs
         In training on chunks there is a second output layer, for cross-entropy besides LF-MMI.
+    outputs_at_a_time
+        Bounds the memory of `score`; with a single shape for all but the last, oneDNN's cache has one entry.
     with_hidden
         The outputs of windows are a pair with the last hidden layer, for the autoencoder's loss.
     """
@@ -49,6 +51,7 @@ class AcousticModel(nn.Module):
     recurrent = False
     delay = 0
     bidirectional = False
+    outputs_at_a_time = 1024
     with_hidden = False
 
     def __init__(self, config: ModelConfig, feat_dim: int, num_senones: int) -> None:
@@ -80,7 +83,14 @@ class AcousticModel(nn.Module):
 
         Edge frames are repeated beyond the ends. Apart from the logits, memory does not grow with the utterance.
         """
-        raise NotImplementedError
+        outputs = -(-len(feats_TF) // self.subsampling)
+        logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
+        for start in range(0, outputs, self.outputs_at_a_time):
+            stop = min(start + self.outputs_at_a_time, outputs)
+            first, end = start * self.subsampling - self.left_context, stop * self.subsampling + self.right_context
+            seen_T = torch.arange(first, end, device=feats_TF.device).clamp_(0, len(feats_TF) - 1)
+            logits_TS[start:stop] = self.score_inside(feats_TF[seen_T])
+        return logits_TS
 
     def score_inside(self, feats_TF: Tensor) -> Tensor:
         """Logits of the frames that have `left_context` and `right_context` around them in `feats_TF`, in order.

@@ -233,7 +233,6 @@ def describe_model(info: ModelInfo) -> str:
 
 
 def model_facts(info: ModelInfo) -> dict[str, str]:
-    """Facts about the model itself, by name."""
     kinds = {"sliding": "sliding window", "global": "global statistics"}
     over = kinds.get(info.normalization, info.normalization)
     how = f", normalised by {over}" if over not in ("", "none") else ""

@@ -53,7 +53,9 @@ class Graph:
     """Nodes, constants, inputs and outputs; values are referred to by name."""
 
     def __init__(self, name: str = "speech3") -> None:
-        self.name = name
+        import onnx
+
+        self._onnx, self.name = onnx, name
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, TensorProto] = {}
         self.inputs: list[ValueInfoProto] = []
@@ -68,21 +70,17 @@ class Graph:
         self.outputs.append(self._value(name, shape, np.float32))
 
     def _value(self, name: str, shape: Sequence[int | str], dtype: type) -> "ValueInfoProto":
-        from onnx import helper
-
+        helper = self._onnx.helper
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
     def proto(self) -> "GraphProto":
-        from onnx import helper
-
-        return helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, list(self.constants.values()))
+        constants = list(self.constants.values())
+        return self._onnx.helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, constants)
 
     def constant(self, name: str, value: np.ndarray | Tensor | int | list[int]) -> str:
         """Add a constant, unless there is one of that name; integers become int64, as shapes and indices must be."""
-        from onnx import numpy_helper
-
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-        proto = numpy_helper.from_array(array.copy(order="C"), name)
+        proto = self._onnx.numpy_helper.from_array(array.copy(order="C"), name)
         if self.constants.setdefault(name, proto) != proto:
             raise ValueError(f"two constants called {name}")
         return name
@@ -93,9 +91,7 @@ class Graph:
 
     def ops(self, kind: str, *inputs: str, outputs: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
         """Append a node with several outputs; return their names."""
-        from onnx import helper
-
-        self.nodes.append(helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes))
+        self.nodes.append(self._onnx.helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes))
         return outputs
 
 
@@ -188,7 +184,7 @@ def tdnn(model: Tdnn, graph: Graph) -> tuple[str, dict[str, Any]]:
     x_KD = _rectified(
         graph, product(graph, x_KD, "prefinal", affine.weight, affine.bias), model.prefinal.norm, "prefinal"
     )
-    facts = {"recurrent": False, "chunk_frames": model.scored_at_a_time * model.subsampling}
+    facts = {"recurrent": False, "chunk_frames": model.outputs_at_a_time * model.subsampling}
     return product(graph, x_KD, "output", model.output.weight, model.output.bias), facts
 
 

@@ -111,7 +111,7 @@ def front_of(config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> A
 class Tdnn(AcousticModel):
     """First layers, factored layers, a narrower layer, outputs with zero initial weights."""
 
-    scored_at_a_time = 1000  # outputs: bounds the memory
+    outputs_at_a_time = 1000
 
     def __init__(self, config: TdnnConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
         super().__init__(config, feat_dim, num_senones)
@@ -139,17 +139,6 @@ class Tdnn(AcousticModel):
         x_BTD = self._hidden(inputs if isinstance(inputs, Tensor) else inputs.feats_BTF)
         outputs_BTS = self.output(self.prefinal(x_BTD))
         return (outputs_BTS, self.xent_output(self.xent_prefinal(x_BTD))) if self.two_outputs else outputs_BTS
-
-    def score(self, feats_TF: Tensor) -> Tensor:
-        frames, step = len(feats_TF), self.subsampling
-        outputs = -(-frames // step)
-        logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
-        for start in range(0, outputs, self.scored_at_a_time):
-            stop = min(start + self.scored_at_a_time, outputs)
-            first, end = start * step - self.left_context, stop * step + self.right_context
-            seen_T = torch.arange(first, end, device=feats_TF.device).clamp_(0, frames - 1)
-            logits_TS[start:stop] = self.score_inside(feats_TF[seen_T])
-        return logits_TS
 
     def score_inside(self, feats_TF: Tensor) -> Tensor:
         logits_TS: Tensor = self.output(self.prefinal(self._hidden(feats_TF.float()[None])))[0]
