@@ -216,8 +216,8 @@ class _OnlineSpectral:
             before = self._sizes.length // 2 - self._sizes.shift // 2
             self._waiting_S = torch.cat([self._waiting_S[:before].flip(0), self._waiting_S])
             self._begun = True
-        frames = self._complete(len(self._waiting_S)) if self._begun else 0
-        return self._take(frames)
+        complete = 1 + (len(self._waiting_S) - self._sizes.length) // self._sizes.shift
+        return self._take(max(complete, 0) if self._begun else 0)
 
     def finish(self) -> tuple[Tensor, Tensor]:
         if not self._begun:  # shorter than a frame, so it may be mirrored more than once
@@ -226,9 +226,6 @@ class _OnlineSpectral:
         missing = self._sizes.span(frames) - len(self._waiting_S) if frames else 0
         self._waiting_S = torch.cat([self._waiting_S, self._waiting_S.flip(0)[: max(missing, 0)]])
         return self._take(frames)
-
-    def _complete(self, samples: int) -> int:
-        return 0 if samples < self._sizes.length else 1 + (samples - self._sizes.length) // self._sizes.shift
 
     def _take(self, frames: int) -> tuple[Tensor, Tensor]:
         found = self._static(self._waiting_S[: self._sizes.span(frames) if frames else 0], self._inside)

@@ -254,7 +254,6 @@ class OnlinePitch:
         return self._post.accept(self._advance(finished=False)).to(wave_S.device)
 
     def finish(self) -> Tensor:
-        """Return all remaining frames."""
         device = self._wave_S.device
         raw_T2 = self._advance(finished=True)
         self._recompute_early()

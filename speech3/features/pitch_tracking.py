@@ -167,7 +167,6 @@ class PitchSizes:
 
 @lru_cache(maxsize=16)
 def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
-    """Sizes and filters at a sample rate."""
     pitch = config.pitch or PitchConfig()
     rate = int(pitch.resample_freq)
     if 2 * pitch.lowpass_cutoff > min(sample_rate_hz, rate):

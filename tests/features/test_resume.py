@@ -272,7 +272,7 @@ def test_global_statistics_are_gone_on_with(
     assert names(tmp_path / "out") == ["feats.ark", "feats.scp", "features.yaml", "skipped.txt"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_process_that_was_killed(
     data: DataDir, tmp_path: Path, started: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
