@@ -330,7 +330,6 @@ class Minibatches:
 
 
 def num_minibatches(num_frames: int, minibatch: int) -> int:
-    """Number of minibatches of about `minibatch` frames in an epoch."""
     return max(1, (num_frames + minibatch // 2) // minibatch)
 
 

@@ -109,7 +109,6 @@ class Sections:
 
 
 def open_sections(path: Path) -> Sections:
-    """Memory-map a file of sections."""
     if not path.is_file():
         raise MissingError(f"{path}: no such file; make it with speech3 pack, or with a recipe's stage train")
     with path.open("rb") as stream:
@@ -276,10 +275,7 @@ class PackReport:
 def open_packed(path: Path | str) -> PackedFrames:
     """Memory-map a packed file; small files are verified at once, large ones by `verify_once`.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, not a packed file, truncated or damaged, or holds no frames.
+    Raises Speech3Error: the file is missing, not a packed file, truncated or damaged, or holds no frames.
     """
     sections = open_sections(Path(path))
     about = sections.about
