@@ -144,7 +144,6 @@ def speak(ssml: str, speaker: Speaker, rng: np.random.Generator) -> tuple[Synthe
 
 
 def read_speakers(corpus: str, split: str | None = None) -> list[Speaker]:
-    """The speakers of a corpus, or of one of its splits, in the order of their ids."""
     rows = (line.split() for line in data_lines(corpus, "speakers.txt"))
     return [
         Speaker(key, part, voice, int(rate), int(pitch), int(span))

@@ -74,8 +74,6 @@ class EfficiencyRow:
 
 @dataclass(frozen=True)
 class EfficiencyTable:
-    """Times and efficiencies at some accuracies."""
-
     accuracies: tuple[float, ...]
     rows: tuple[EfficiencyRow, ...]
 
@@ -187,7 +185,6 @@ class Asynchrony:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Share of the minibatches that each shard processed."""
         return shares(self.shards)
 
 

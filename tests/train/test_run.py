@@ -197,7 +197,7 @@ train(TrainConfig.model_validate_json(config), out)
 """
 
 
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("kind", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_process_that_is_killed_resumes(corpus, kind):
     config = _config(corpus, checkpoint_s=0, max_epochs=3, schedule="constant", minibatch=4)
     command = [sys.executable, "-c", _SCRIPT, config.model_dump_json(), str(corpus / "killed"), tiny.PATH, str(corpus)]

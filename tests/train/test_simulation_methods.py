@@ -117,7 +117,7 @@ def test_what_one_method_cannot_have_is_an_error_before_any_is_trained(conf, tra
         simulate(methods, [2], tmp_path / "out")
     model = "model={family: tdnn, subsampling: 1, layers: 1, width: 8, bottleneck: 4, prefinal: 4}"
     methods = preset_methods(conf, [model], ["sgd", "asgd", "sandblaster"])
-    with pytest.raises(SettingError, match="sandblaster2: .* time-delay network"):
+    with pytest.raises(SettingError, match=r"sandblaster2: .* time-delay network"):
         simulate(methods, [2], tmp_path / "out")
     assert not trained
 
