@@ -100,15 +100,10 @@ def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int
     16 bit), ``conditions`` (utterance and one of `CONDITIONS`) and the tracks (``utterance 1 start duration label``, in
     seconds).
 
-    Parameters
-    ----------
-    say
-        Draws and synthesises an utterance, given its id, its speaker and its random generator. It runs in other
-        processes, so it must be a module-level function.
-    sizes
-        Utterances of each split, at least one. If they are fewer than its speakers, the last speakers have none.
-    jobs
-        Number of processes; 0: one per core. The result does not depend on it.
+    `say` draws and synthesises an utterance, given its id, its speaker and its random generator; it runs in other
+    processes, so it must be a module-level function.
+    `sizes`: utterances of each split, at least one; if they are fewer than its speakers, the last speakers have none.
+    `jobs`: number of processes, on which the result does not depend; 0: one per core.
     """
     for split, size in sizes.items():
         if size < 1:

@@ -1,17 +1,14 @@
-"""Cepstral mean and variance normalisation (Kaldi transform/cmvn.cc; feat/feature-functions.cc, SlidingWindowCmn;
-feat/online-feature.cc, OnlineCmvn).
+"""Cepstral mean and variance normalisation (Kaldi transform/cmvn.cc, feat/feature-functions.cc, online-feature.cc).
 
-Unlike in Kaldi, frames of digital silence (muted, edited or padded stretches, which no microphone recorded) do not
-count. Log energies of zeros are at the floor of the logarithm, -15.9, ten standard deviations below speech: 100 ms of
-them would change the features of a whole utterance. Their own features are limited to `SILENCE_DEVIATIONS` standard
-deviations from the mean, where the background of a recording is.
+Unlike in Kaldi, frames of digital silence (muted, edited or padded stretches) do not count. Log energies of zeros are
+at -15.9, ten standard deviations below speech: 100 ms of them would change the features of a whole utterance. Their own
+features are limited to `SILENCE_DEVIATIONS` standard deviations from the mean, where the background of a recording is.
 
-In a recording in progress, `OnlineSlidingCmvn` normalises over a sliding window. `OnlineCmvn` is for models whose
-features are normalised over an utterance or speaker: a frame is normalised by the frames up to it, together with the
-training data (the prior), which counts as `PRIOR_FRAMES` frames, and earlier speech of the same recording, of which at
-most `CARRIED_FRAMES` count. What was not speech is forgotten (`restart`): an hour of silence would otherwise be scaled
-up until it looked like speech. The first `WAIT_FRAMES` frames wait for one another; digital silence at the beginning
-does not, since a muted microphone would fill the memory.
+For a recording in progress, `OnlineSlidingCmvn` has a sliding window; `OnlineCmvn` replaces normalisation by utterance
+or speaker: a frame is normalised by the frames up to it, by the training data (the prior), which counts as
+`PRIOR_FRAMES` frames, and by at most `CARRIED_FRAMES` of earlier speech. What was not speech is forgotten (`restart`):
+an hour of silence would otherwise be scaled up until it looked like speech. The first `WAIT_FRAMES` frames wait for one
+another; digital silence at the beginning does not, since a muted microphone would fill the memory.
 
 Axes: S samples, T frames, F features, 2 sums and sums of squares, G features and the frame count, C frames that count,
 P samples of a part of a frame, B samples of a block.

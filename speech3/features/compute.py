@@ -41,7 +41,8 @@ def static_features(
 ) -> tuple[Tensor, Tensor]:
     """Filterbank, MFCC or PLP of a batch, with pitch appended if the config asks for it, before CMVN and deltas.
 
-    Equal to Kaldi's compute-*-feats without dither, combined by paste-feats with process-kaldi-pitch-feats.
+    Equal to Kaldi's compute-*-feats without dither (which the caller adds), combined by paste-feats with
+    process-kaldi-pitch-feats.
 
     Parameters
     ----------
@@ -49,8 +50,6 @@ def static_features(
         float32 in [-1, 1), on any device. Samples beyond an utterance's length are ignored.
     lengths_N
         Samples of each utterance, integers.
-    config
-        Its `dither` is ignored: the caller adds dither, which has to be seeded.
     generator
         For the noise in delta pitch (`delta_pitch_noise_stddev`), on the CPU; without it no noise is added.
 
@@ -61,10 +60,7 @@ def static_features(
     frames_N
         int64 on the CPU; 0 for an utterance shorter than one frame. With pitch, the smaller of the two frame counts.
 
-    Raises
-    ------
-    Speech3Error
-        The config does not fit the sample rate; `check_waves` says which argument is wrong.
+    Raises Speech3Error: the config does not fit the sample rate, or an argument is wrong (`check_waves`).
     """
     check_waves(waves_NS, lengths_N, sample_rate_hz)
     sizes = frame_sizes(config, sample_rate_hz)

@@ -84,12 +84,15 @@ def extract(
 ) -> ExtractReport:
     """Write ``feats.ark``, ``feats.scp``, ``features.yaml`` and, if there is anything to list, ``skipped.txt``.
 
+    A killed run is resumed if config and data are the same; its files are those of an uninterrupted run. The scp is
+    sorted, the ark, too, wherever ids begin with the speaker. Memory holds a few speakers at a time.
+
     Parameters
     ----------
     out
         Directory, created if missing. ``features.yaml`` gets the config with the sample rate that was found and, if
-        there is CMVN, the statistics of the whole directory. If CMVN is global, an extraction with that file uses the
-        same ones; if it is by utterance or speaker, only streams use them (`OnlineCmvn`).
+        there is CMVN, the statistics of the whole directory: with global CMVN those that an extraction with it uses,
+        else those with which streams begin (`OnlineCmvn`).
     jobs
         Processes; 0: one per core.
     compress
@@ -97,23 +100,12 @@ def extract(
     augmenter
         Augments the audio of each utterance before features are computed; for the same seed always in the same way.
     relative
-        ``feats.scp`` names its archive without a directory, so that both can be moved. Kaldi's programs find it only
-        if run there; by default the path is absolute.
+        ``feats.scp`` names its archive without a directory, so that both can be moved, but Kaldi must run there.
     most_bad
         The largest share of utterances that cannot be used.
 
-    Notes
-    -----
-    The ark holds the units in the order of their first utterances, so it is sorted by utterance wherever ids begin with
-    the speaker, as Kaldi requires; the scp is always sorted. Memory holds a few speakers at a time, never all features.
-
-    A killed run is resumed if config and data are the same; its files are those of an uninterrupted run.
-
-    Raises
-    ------
-    Speech3Error
-        There is no utterance; more than `most_bad` of them cannot be used (the message lists them); the disk is full;
-        an augmenter is passed, but the features are given.
+    Raises Speech3Error: there is no utterance; too many of them cannot be used (the message lists them); the disk is
+    full; an augmenter is passed, but the features are given.
     """
     if augmenter and config.kind == "given":
         raise SettingError(

@@ -47,13 +47,8 @@ def track_pitch(
     Arguments and errors as for `static_features`; of the config, `pitch` (None: the defaults), `frame_length`,
     `frame_shift` and `snip_edges` are used.
 
-    Returns
-    -------
-    raw_NT2
-        float32, on the device of `waves_NS`: normalised cross-correlation at the best lag, and the pitch in Hz; zeros
-        beyond an utterance's frames.
-    frames_N
-        int64 on the CPU.
+    Returns `raw_NT2`, float32 on the device of `waves_NS` (normalised cross-correlation at the best lag, and the pitch
+    in Hz; zeros beyond an utterance's frames), and `frames_N`, int64 on the CPU.
     """
     check_waves(waves_NS, lengths_N, sample_rate_hz)
     sizes, pitch = pitch_sizes(config, sample_rate_hz), config.pitch or PitchConfig()
@@ -223,16 +218,10 @@ def _deltas(log_pitch_NT: Tensor, frames_N1: Tensor, window: int) -> Tensor:
 class OnlinePitch:
     """`track_pitch` and `process` for one utterance: `accept` its samples piece by piece, then `finish`.
 
-    A frame is returned when all paths of the tracker agree on it (or after `max_frames_latency` frames) and the frames
-    of its normalisation window and its delta window have arrived. There are as many frames as in the whole recording,
-    and their values are the same if all samples come in one piece. Otherwise they may differ for two reasons:
-
-    - The ballast of a frame's correlation depends on the energy of the signal up to the end of its piece, not of the
-      whole signal. At frame 500, or at the end if that is earlier, the tracker recomputes the frames so far with the
-      energy known by then, as Kaldi's does (`recompute_frame`); but frames that were returned before do not change. So
-      the path may differ where the choice is close: in quiet frames, mostly in those before the first loud ones.
-    - With `max_frames_latency` frames are returned before all paths agree.
-
+    A frame is returned when all paths of the tracker agree on it (or after `max_frames_latency` frames) and its windows
+    are complete. With one piece the values are those of the whole recording. Otherwise they may differ in quiet frames,
+    mostly before the first loud ones: the ballast of a correlation depends on the energy of the signal so far, and
+    frames returned before frame 500, where the tracker recomputes as Kaldi's does (`recompute_frame`), do not change.
     Delta pitch gets no noise. Memory is bounded: a few MB, or 120 MB after minutes of silence.
     """
 

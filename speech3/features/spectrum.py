@@ -1,12 +1,9 @@
 """Framing (Kaldi feat/feature-window.cc), and power spectra in chunks small enough to stay in a core's cache.
 
-The mean of each frame is subtracted, then preemphasis and window follow. Preemphasis of the whole recording, before it
-is cut into frames, would save a few per cent of the time; but a frame of constant samples would then not be exactly
-zero, and its logarithm would be far from Kaldi's.
-
-On the CPU, the steps before and after the FFT are compiled, as single passes over a frame (`cut`, `power`): as tensor
-operations, each of which passes through memory once, they take as long as the FFT. Other devices use the tensor
-operations; the results are the same but for rounding.
+The mean of each frame is subtracted, then preemphasis and window follow. Preemphasis before framing would save a few
+per cent of the time, but a frame of constant samples would not be exactly zero, and its logarithm far from Kaldi's. On
+the CPU the steps before and after the FFT are compiled, as single passes over a frame (`cut`, `power`); as tensor
+operations, which other devices use, they take as long as the FFT.
 
 Axes: N utterances, S samples, T frames, L samples of a frame, D values of the FFT's input, R rows, B bins of the
 spectrum, C real and imaginary parts.
@@ -117,15 +114,12 @@ class Chunk:
 
 
 def power_spectra(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, sample_rate_hz: int) -> Iterator[Chunk]:
-    """Yield the power spectra (and log energies, if the config asks for them) of all frames.
+    """Yield the power spectra (and log energies, if the config asks for them) of all frames, bins 0 to Nyquist.
 
-    `waves_NS`: float32; frame t of an utterance starts at sample t * shift.
-    `frames_N`: frames of each utterance; a chunk of several utterances reaches to the end of the longest one.
+    - `waves_NS`: float32; frame t of an utterance starts at sample t * shift.
+    - `frames_N`: frames of each utterance; a chunk of several utterances reaches to the end of the longest one.
 
-    Yields
-    ------
-    Chunk
-        Bins 0 to Nyquist. The tensors are reused: copy what is needed before asking for the next chunk.
+    The tensors are reused: copy what is needed before asking for the next chunk.
     """
     sizes = frame_sizes(config, sample_rate_hz)
     on_cpu = waves_NS.device.type == "cpu"

@@ -1,14 +1,12 @@
 """Minibatches of tasks that need no transcripts: predict the clusters of hidden frames, or reconstruct whole windows.
 
-Masked prediction is the first stage of HuBERT (Hsu et al. 2021): frames are labelled with their clusters, stretches of
-them are hidden (replaced by the mean of the features), and the loss counts hidden frames only. A window has one label,
-that of its middle, so the middle of a share of the windows is hidden, together with its neighbours. The other windows
-count as well: a layer that reads windows has weights of its own for the middle, which would never learn otherwise.
+Masked prediction is the first stage of HuBERT (Hsu et al. 2021): frames are labelled with their clusters (k-means),
+stretches of them are replaced by the mean of the features, and the loss counts those only. A window has one label, that
+of its middle, so the middle of a share of the windows is hidden, together with its neighbours. The other windows count,
+too: a layer that reads windows has weights of its own for the middle, which would never learn otherwise.
 
 The denoising autoencoder (Vincent et al. 2008) gets windows of which some values are replaced by their means, and has
 to reconstruct the whole window.
-
-The clusters are those of k-means.
 
 Axes: B windows or chunks of a minibatch, T frames of each, F feature bins, D values of a window or frame, N (hidden)
 frames, K clusters.

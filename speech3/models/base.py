@@ -23,26 +23,15 @@ class AcousticModel(nn.Module):
     The input is shifted and scaled by the mean and standard deviation of the training frames. Both are buffers, like
     nnet1's ``<AddShift>`` and ``<Rescale>``; they are zero and one until `set_input_statistics`.
 
-    Attributes
-    ----------
-    logit_layers
-        Names of the output layer and of the second one, if there is one; also for `speech3.engine.optimizers`.
-    recurrent
-        Trained on sequences of frames with a state (`speech3.frames.chunks`), not on single windows.
-    delay
-        Frames by which an output lags behind its input frame.
-    bidirectional
-        A frame's scores depend on all later frames.
-    subsampling, center
-        Input frames per output, and the index of the middle one, on which the window of the output is centred.
-    left_context, right_context
-        Frames before and after an output's own frames on which it depends; in a recurrent model, those of a step.
-    two_outputs
-        In training on chunks there is a second output layer, for cross-entropy besides LF-MMI.
-    outputs_at_a_time
-        Bounds the memory of `score`; with a single shape for all but the last, oneDNN's cache has one entry.
-    with_hidden
-        The outputs of windows are a pair with the last hidden layer, for the autoencoder's loss.
+    - `logit_layers`: names of the output layer and of the second one, if any; also for `speech3.engine.optimizers`.
+    - `recurrent`: trained on sequences of frames with a state (`speech3.frames.chunks`), not on single windows.
+    - `delay`: frames by which an output lags behind its input frame.
+    - `bidirectional`: a frame's scores depend on all later frames.
+    - `subsampling`, `center`: input frames per output, and the index of the middle one, on which its window is centred.
+    - `left_context`, `right_context`: frames around an output's own on which it depends (recurrent: a step's).
+    - `two_outputs`: in training on chunks there is a second output layer, for cross-entropy besides LF-MMI.
+    - `outputs_at_a_time`: bounds the memory of `score`, and gives oneDNN's cache a single shape.
+    - `with_hidden`: the outputs of windows are a pair with the last hidden layer, for the autoencoder's loss.
     """
 
     shift_F: Tensor

@@ -7,17 +7,14 @@
     o_t = sigmoid(W_o x_t + R_o h_(t-1) + b_o + p_o c_t)         output gate
     h_t = P (o_t tanh(c_t))                                      output
 
-The peepholes p (diagonal) and the recurrent projection P, which may both be absent, are those of Sak et al. 2014, "Long
-Short-Term Memory Based Recurrent Neural Network Architectures for Large Vocabulary Speech Recognition". Clipping keeps
-a cell that integrates its input over hundreds of frames from growing without bound (Kaldi's `cell-clip`, 50).
+Diagonal peepholes p and the recurrent projection P, which may be absent, are those of Sak et al. 2014. Clipping keeps a
+cell that integrates its input over hundreds of frames from growing without bound (Kaldi's `cell-clip`, 50).
 
-`nn.LSTM` cannot clip, and a loop over `nn.LSTMCell` spends its time on hundreds of small operations. Here the whole
-sequence is one node of autograd's graph (`_ClippedLstm`), and everything that does not depend on the previous frame is
-computed for all frames at once: the product with the input before the forward loop, the gradients of weights and input
-after the backward loop. In each loop remain one product and one pass over the cells, of which there are three
-equivalent versions: plain PyTorch below (the reference for the others), compiled by numba for float32 on a CPU
-(`clipped_cpu`), and by Triton for float32 on CUDA (`clipped_cuda`). For the backward pass the gates of each frame are
-kept, and its cell before clipping (where it was clipped, no gradient passes).
+The whole sequence is one node of autograd's graph. The product with the input comes before the forward loop, the
+gradients of weights and input after the backward loop, for all frames at once. In each loop remain one product and one
+pass over the cells: in plain PyTorch below (the reference), by numba (`clipped_cpu`), or by Triton (`clipped_cuda`).
+The backward pass needs the gates of each frame and its cell before clipping: where that was clipped, no gradient
+passes.
 
 Axes: T frames, S frames and the state before the first, B streams, I inputs, C cells, R outputs (C without projection),
 G gates of all cells: i, f, g, o, C each. N frames of all streams. 3: peepholes of i, f, o.
@@ -53,28 +50,14 @@ def clipped_lstm(
     weight_peep_3C: Tensor | None = None,
     weight_hr_RC: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A layer of LSTM cells with c_t limited to +-`clip`, over a whole chunk.
+    """A layer of LSTM cells with c_t limited to +-`clip`, over a whole chunk; infinity gives exactly `nn.LSTM`.
 
-    Parameters
-    ----------
-    x_TBI
-        Inputs, T > 0; any strides. All other tensors have one floating-point type, in which everything is computed even
-        under autocast. All tensors are on one device.
-    h0_BR, c0_BC
-        State before the first frame: last outputs and cells.
-    weight_ih_GI, weight_hh_GR, bias_G
-        As in `nn.LSTM`, with the gates in the order i, f, g, o, but one bias, the sum of its two.
-    clip
-        Above zero; infinity gives exactly `nn.LSTM`.
-    weight_peep_3C
-        Peepholes of the gates i and f (from the previous cell) and o (from the clipped cell).
-    weight_hr_RC
-        Recurrent projection, `nn.LSTM`'s `proj_size`; without it R = C.
+    `x_TBI` has any strides and T > 0. All other tensors have one floating-point type, in which everything is computed
+    even under autocast. Weights are as in `nn.LSTM`, gates in the order i, f, g, o, but with one bias, the sum of its
+    two.
 
-    Returns
-    -------
-    y_TBR, h_BR, c_BC
-        Outputs of all frames; outputs and cells of the last. Gradients flow through all three.
+    Returns `y_TBR`, `h_BR`, `c_BC`: outputs of all frames; outputs and cells of the last. Gradients flow through all
+    three.
     """
     if not (clip > 0 and len(x_TBI)):
         raise ValueError(f"clipped_lstm: clip {clip} must be above zero, and {len(x_TBI)} frames must be at least one")

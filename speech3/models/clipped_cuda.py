@@ -1,10 +1,7 @@
 """The pass over the cells of one frame of a clipped LSTM (formulas: `clipped`), for float32 on CUDA, by Triton.
 
-Without it a frame takes some twenty launches of tiny kernels; with it, one, besides the product. Results are written to
-buffers for all frames, at the frame's number.
-
-Imported only where it is used: Triton comes with PyTorch for CUDA, not with PyTorch for the CPU. Without a GPU the
-kernels run in Triton's interpreter, on CPU tensors, if TRITON_INTERPRET=1 is set before this module is imported.
+One launch for each frame, besides the product, in place of some twenty. Triton comes only with PyTorch for CUDA. With
+TRITON_INTERPRET=1 set before the import, the kernels run on CPU tensors.
 
 Axes: T frames, S frames and the state before the first, B streams, C cells, G gates of all cells: i, f, g, o, C each.
 """

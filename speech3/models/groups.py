@@ -2,14 +2,12 @@
 
 Group lasso (Yuan and Lin 2006; Wen et al. 2016, "Learning structured sparsity in deep neural networks") adds to the
 loss the penalty times the sum over units of sqrt(n) |w|, where w are the n weights with which the next layers read a
-unit. Its gradient does not exist at zero, where the solution lies, so after each step of the optimizer there is a
-proximal step, w = w max(0, 1 - rate penalty sqrt(n) / |w|), which makes useless weights exactly zero. A unit that
-nothing reads is removed with all weights that compute it. With momentum m a penalty has 1 - m of its effect, as with
-decoupled weight decay; with AdamW it is measured against steps of about the learning rate.
+unit. A proximal step after each step of the optimizer, w = w max(0, 1 - rate penalty sqrt(n) / |w|), makes useless
+weights exactly zero; a unit that nothing reads is removed with all weights that compute it. With momentum m a penalty
+has 1 - m of its effect; with AdamW it is measured against steps of about the learning rate.
 
 The units are those of fully connected hidden layers; LSTM cells (Wen et al. 2018; a cell of a bidirectional layer is a
-pair), of a network that has any; and those of the bottlenecks of factored time-delay layers, where their number is the
-rank of a layer's matrix.
+pair); and those of the bottlenecks of factored time-delay layers, the rank of a layer's matrix.
 
 Axes: U units of a layer.
 """

@@ -53,25 +53,14 @@ class Layer:
 class ModelInfo:
     """The facts that `speech3 model-info` prints.
 
-    Attributes
-    ----------
-    parameters
-        Number of trained values, without the statistics of the input and the class priors.
-    subsampling
-        Input frames per output.
-    left_context, right_context
-        Frames before and after its own on which an output of the model depends, without the context of the features.
-        None: the whole utterance.
-    latency_frames, latency_ms
-        Future frames that a frame's scores wait for, including those that its features need: for deltas, splicing, and
-        pitch (its windows and, since its tracker waits until the path is settled, `max_frames_latency`). None: the
-        whole utterance; for `latency_ms` also that the frame shift is not known.
-    features
-        Preset; if no preset matches, the kind of features; "" if the directory has no ``features.yaml``.
-    gaussians
-        Number of Gaussians of a GMM, else None.
-    trained
-        The record of the training in ``model.safetensors``.
+    `parameters`: trained values, without the statistics of the input and the priors.
+    `subsampling`: input frames per output.
+    `left_context`, `right_context`: frames around its own on which an output of the model depends, without the context
+    of the features; None: the whole utterance.
+    `latency_frames`: future frames that a frame's scores wait for, including those that its features need (deltas,
+    splicing, pitch with `max_frames_latency`); None as before; `latency_ms` None also if the frame shift is unknown.
+    `features`: preset, or the kind if none matches; "" without ``features.yaml``.
+    `trained`: the record of the training in ``model.safetensors``.
     """
 
     path: str

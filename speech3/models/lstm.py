@@ -1,13 +1,11 @@
 """LSTM acoustic models with cell clipping (Sak et al. 2014), unidirectional or bidirectional, trained on chunks.
 
-There may be fully connected layers before the recurrent ones, on the window of each frame (time convolution), and after
-them (Chan and Lane 2015, "Deep recurrent neural networks for acoustic modelling": TC-DNN-BLSTM-DNN). Backward layers
-start with zero state at the end of a chunk; with `lookahead` they start that many frames beyond it, and their outputs
-for those frames are discarded (latency-controlled BLSTM, Zhang et al. 2016, "Highway long short-term memory RNNs for
-distant speech recognition").
+Fully connected layers may come before the recurrent ones, on the window of each frame, and after them
+(TC-DNN-BLSTM-DNN: Chan and Lane 2015). Backward layers start with zero state at the end of a chunk, or `lookahead`
+frames beyond it, whose outputs are discarded (latency-controlled BLSTM, Zhang et al. 2016).
 
-Axes: T steps, B streams, W context window, F feature bins, I inputs and D outputs of a layer, C cells, G gates
-(4 x C: i, f, g, o), R recurrent outputs, A all steps, N those with a target, S senones.
+Axes: T steps, B streams, W context window, F feature bins, I inputs and D outputs of a layer, C cells, G gates (4 x C:
+i, f, g, o), R recurrent outputs, A all steps, N those with a target, S senones.
 """
 
 import math

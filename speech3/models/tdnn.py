@@ -1,13 +1,10 @@
 """Time-delay networks of factored layers (TDNN-F), optionally with convolutions before them and LSTM cells after them.
 
 Povey et al. 2018, "Semi-orthogonal low-rank matrix factorization for deep neural networks": each layer's matrix is the
-product of two matrices with a bottleneck between them, the first of which is kept semi-orthogonal. Layers and bypass
-are those of Kaldi's ``tdnnf-layer``; dropout zeroes a unit for a whole chunk. No layer pads: a chunk of T frames comes
-with its context, and has T / `subsampling` outputs, each centred on the middle one of its frames. Only the first
-convolution has a stride; the taps of later kernels are `STEP` frames apart, whatever the subsampling.
-
-TDNN-LSTM (Peddinti et al. 2018, "Low latency acoustic modeling using temporal convolution and LSTMs"): the layers see
-what is near, the cells remember what was before. Here all the cells come after the layers.
+product of two with a bottleneck between them, the first kept semi-orthogonal; layers and bypass are those of Kaldi's
+``tdnnf-layer``. No layer pads: a chunk of T frames comes with its context, and has T / `subsampling` outputs, each
+centred on the middle one of its frames. Only the first convolution has a stride; the taps of later kernels are `STEP`
+frames apart. In a TDNN-LSTM (Peddinti et al. 2018) all cells come after the layers.
 
 Axes: B chunks, T time steps (frames, outputs of the first layer, or steps of the cells), W frames of a step's context,
 F feature bins, K frequency (bins, or what convolutions leave of them), C channels or maps, D units of a layer, O units

@@ -164,28 +164,16 @@ def simulate(
 ) -> tuple[list[Outcome], list[str]]:
     """Simulate every row of the table: plain SGD with one worker, the other methods with several.
 
-    Parameters
-    ----------
-    methods
-        The first is the baseline.
-    workers
-        Numbers of workers; 1 is always included.
-    rates
-        Learning rates to try for each row; none: that of the config. A row keeps the rate with which it reaches 0.98
-        of the best accuracy of one worker first, or, if none reaches it, the rate with the best final accuracy.
-    seeds
-        Seeds for the rows of one worker and of the most workers; the others use the first. None: that of the config.
+    `methods`: the first is the baseline.
+    `workers`: their numbers; 1 is always included.
+    `rates`: learning rates to try for each row; none: that of the config. A row keeps the rate with which it reaches
+    0.98 of the best accuracy of one worker first, or, if none does, the rate with the best final accuracy.
+    `seeds`: for the rows of one worker and of the most workers; the others use the first; none: that of the config.
 
-    Returns
-    -------
-    outcomes, failed
-        The rows, the baseline first; names of the rows whose training failed at every rate.
+    Returns the rows, the baseline first, and the names of the rows whose training failed at every rate.
 
-    Raises
-    ------
-    Speech3Error
-        A number of workers below 1, an invalid rate or seed; the baseline failed; or as for `train`, before the first
-        row is trained. A learning rate that is too high is no error.
+    Raises Speech3Error: a number of workers below 1, an invalid rate or seed; the baseline failed; or as for `train`,
+    before the first row is trained. A learning rate that is too high is no error.
     """
     if not workers or min(workers) < 1:
         raise SettingError(f"--workers {','.join(map(str, workers))}: must be at least 1, as in 1,2,5")
@@ -372,20 +360,12 @@ def throughput(
 ) -> Throughput:
     """Measure networks on the config's frames and device, and apply the model of `speech3.engine.papers.throughput`.
 
-    Parameters
-    ----------
-    config
-        The keys of its codec are used for the ternary code, whatever its kind; `simulation.latency_s` is used, too.
-    gigabits
-        Bandwidths of each worker's link, in Gbit/s.
-    models
-        Presets of ``conf/models``; none: the config's model.
+    The keys of the config's codec are used for the ternary code, whatever its kind, and `simulation.latency_s`.
+    `gigabits`: bandwidths of each worker's link, in Gbit/s.
+    `models`: presets of ``conf/models``; none: the config's model.
 
-    Raises
-    ------
-    Speech3Error
-        A value that is out of range, a model that is split, unknown or does not match the frames, no such device, or
-        missing frames; before the first network is measured.
+    Raises Speech3Error, before the first network is measured: a value that is out of range, a model that is split,
+    unknown or does not match the frames, no such device, or missing frames.
     """
     if not workers or min(workers) < 1:
         raise SettingError(f"--throughput {','.join(map(str, workers))}: must be at least 1, as in 1,2,4,512")
