@@ -139,13 +139,12 @@ def finish_features(
 class OnlineFeatures:
     """Extracts the features of one utterance: `accept` its samples piece by piece, then `finish`.
 
-    Filterbank, MFCC and PLP are those of the whole recording to within rounding; deltas, splicing and CMVN, too. Pitch
-    lags behind, so the other features wait for it, and it may differ (`OnlinePitch` says how).
+    The features are those of the whole recording to within rounding; but pitch lags behind, so that the others wait for
+    it, and it may differ (`OnlinePitch`). `cmvn` replaces normalisation by utterance or speaker, which needs whole
+    recordings.
 
-    `cmvn`: replaces normalisation by utterance or speaker, which needs the whole recording; without it such a config is
-    an error.
-    Raises Speech3Error: the config does not fit the sample rate; or it normalises by utterance or speaker and there is
-    no `cmvn`; or the features are given, which needs whole recordings.
+    Raises Speech3Error: the config does not fit the sample rate; it normalises by utterance or speaker and there is no
+    `cmvn`; or the features are given.
     """
 
     def __init__(self, config: FeatureConfig, sample_rate_hz: int, cmvn: OnlineCmvn | None = None) -> None:

@@ -1,9 +1,8 @@
 """Pitch and voicing, equal to Kaldi's programs, of whole recordings and of one in progress.
 
-`track_pitch` (compute-kaldi-pitch-feats; Ghahremani et al. 2014, "A pitch extraction algorithm tuned for automatic
-speech recognition") runs the steps of `pitch_tracking`: it resamples, correlates each frame with later samples, and
-finds the best path through the lags. `process` (process-kaldi-pitch-feats) turns that into features. `OnlinePitch` does
-both piece by piece (Kaldi feat/pitch-functions.cc, OnlinePitchFeature and OnlineProcessPitch).
+`track_pitch` (compute-kaldi-pitch-feats; Ghahremani et al. 2014) runs the steps of `pitch_tracking`: it resamples,
+correlates each frame with later samples, and finds the best path through the lags. `process`
+(process-kaldi-pitch-feats) turns that into features. `OnlinePitch` does both piece by piece.
 
 Axes: N utterances, S samples, T frames, P values of a frame, 2 correlation and pitch, O samples after resampling, R
 rows: the frames of all utterances, concatenated into one long signal, with a few unused rows between utterances; W, L

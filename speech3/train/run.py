@@ -223,14 +223,9 @@ def _versions() -> dict[str, str]:
 class _Run:
     """The parts of a run, and its progress.
 
-    Attributes
-    ----------
-    one
-        The backend of one worker, for plain SGD and every warm start; its model is the one evaluated and written.
-    trainer
-        Drives the backends, and holds their state.
-    snapshots
-        Progress and parameters at points within the epoch, evaluated when the epoch has ended.
+    - `one`: the backend of one worker, for plain SGD and every warm start; its model is the one evaluated and written.
+    - `trainer`: drives the backends, and holds their state.
+    - `snapshots`: progress and parameters at points within the epoch, evaluated when the epoch has ended.
     """
 
     def __init__(
