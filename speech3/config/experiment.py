@@ -267,8 +267,7 @@ class RecipeConfig(_ByFamily):
         " network of the recipe starts from the one of its kind there, with its architecture and new output layers",
     )
     pretrain: PretrainedConfig | None = Field(
-        None,
-        description="recordings without transcripts: networks start from parameters that were pretrained on them",
+        None, description="recordings without transcripts: networks start from parameters that were pretrained on them"
     )
     realign: int = Field(
         0, ge=0, le=3, description="number of times that the network realigns the data and a new network is trained"

@@ -38,7 +38,6 @@ class ModelConfig(Config):
 
     @property
     def frames_per_output(self) -> int:
-        """`subsampling`, or 1 if it is not set."""
         return self.subsampling or 1
 
     @classmethod

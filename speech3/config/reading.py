@@ -125,16 +125,14 @@ def _leaves(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = None) -> C:
     """Read a config file and apply ``key.sub=value`` overrides.
 
-    A string under ``model``, ``training``, ``recurrent``, ``time_delay`` or ``augment`` is the name of a preset in
-    ``conf/models``, ``conf/training`` or ``conf/augment``; an override below it (``model.width=64``) changes a value of
-    that preset. The same holds for ``model`` and ``training`` in a recipe's groups ``lfmmi`` and ``flat``. If a
-    recipe's model is an LSTM or has time-delay layers, `recurrent` or `time_delay` replaces `training` before overrides
-    of `training` are applied, unless the file has a `training` for a model of that kind.
+    A string under ``model``, ``training``, ``recurrent``, ``time_delay`` or ``augment``, or under ``model`` and
+    ``training`` of a recipe's groups ``lfmmi`` and ``flat``, names a preset; an override below it (``model.width=64``)
+    changes a value of that preset. If a recipe's model is an LSTM or has time-delay layers, `recurrent` or `time_delay`
+    replaces `training` before overrides of `training` are applied, unless the file has a `training` for a model of that
+    kind.
 
-    Raises
-    ------
-    Speech3Error
-        A file or preset is missing or not valid YAML, or a key or value is wrong; the message names file and key.
+    Raises Speech3Error: a file or preset is missing or not valid YAML, or a key or value is wrong; the message names
+    both.
     """
     values = read_yaml(path)
     replacements = [key for key in _REPLACEMENTS if key in cls.model_fields]
@@ -183,13 +181,10 @@ def changed(config: C, prefix: str, overrides: list[str], source: Path | str) ->
     for override in overrides:
         keys, text = _split(override)
         if keys[0] != prefix or len(keys) == 1:
-            raise SettingError(f"{override}: unknown key; known here: {', '.join(_named(type(config), prefix))}")
+            known = ", ".join(f"{prefix}.{key}" for key in sorted(type(config).model_fields))
+            raise SettingError(f"{override}: unknown key; known here: {known}")
         _set(values, keys, _value(type(config), keys[1:], text, override), override)
     return parse(type(config), values[prefix], f"{source} with {' '.join(overrides)}" if overrides else source)
-
-
-def _named(cls: type[Config], prefix: str) -> list[str]:
-    return [f"{prefix}.{key}" for key in sorted(cls.model_fields)]
 
 
 def _split(override: str) -> tuple[list[str], str]:

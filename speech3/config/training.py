@@ -175,8 +175,6 @@ class DiscriminativeConfig(Config):
 
 
 class TrainingConfig(Config):
-    """How a model is trained."""
-
     world: Literal["sgd", "ddp", "simulated", "shared", "cluster", "sandblaster"] = "sgd"
     workers: int = Field(
         1, ge=0, description="0, in a recipe: chosen according to the amount of speech, at most `jobs`"

@@ -29,14 +29,7 @@ if TYPE_CHECKING:
         yesno,
     )
     from speech3.corpora.anyspeech import HELD_OUT_LEXICON, LETTERS, SET_NAMES
-    from speech3.corpora.folder import (
-        AUDIO,
-        find_pairs,
-        has_recordings,
-        is_folder,
-        read_folder,
-        read_speech,
-    )
+    from speech3.corpora.folder import AUDIO, find_pairs, has_recordings, is_folder, read_folder, read_speech
     from speech3.corpora.tiers import Annotation, Tier, read_elan, read_textgrid, write_elan
     from speech3.corpora.untranscribed import read_untranscribed
 else:

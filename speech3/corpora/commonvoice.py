@@ -42,25 +42,15 @@ def prepare(
     units: str = "words",
     pieces: int = 500,
 ) -> None:
-    """See `speech3.corpora`.
+    """See `speech3.corpora`; `source` is the directory of a language, ``cv-corpus-VERSION/LANGUAGE``.
 
-    Parameters
-    ----------
-    source
-        The directory of a language, ``cv-corpus-VERSION/LANGUAGE``. Its ``lang/``, if any, is as for `anyspeech`.
-    seed
-        Of the splits, if the release has none, or an empty one.
-    normalize
-        Normalisation steps for the sentences (`speech3.data.normalize_text`). Lower case is that of the language in the
-        column `locale`, or of `lang`.
-    lang, lexicon, units, pieces
-        As for `anyspeech.prepare`.
+    Its ``lang/``, if any, and `lang`, `lexicon`, `units`, `pieces` are as for `anyspeech.prepare`.
+    `seed`: of the splits, if the release has none, or an empty one.
+    `normalize`: steps for the sentences (`speech3.data.normalize_text`); lower case is that of the language in the
+    column `locale`, or of `lang`.
 
-    Raises
-    ------
-    Speech3Error
-        As for every corpus; `source` is in another language than `lang`, more than 5 % of its clips are missing, or
-        libsndfile cannot read mp3.
+    Raises Speech3Error as every corpus, or if `source` is in another language than `lang`, more than 5 % of its clips
+    are missing, or libsndfile cannot read mp3.
     """
     if "MP3" not in soundfile.available_formats():
         raise MachineError("this libsndfile reads no mp3: pip install -U soundfile")

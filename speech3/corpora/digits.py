@@ -3,15 +3,11 @@
 Nothing is downloaded, so this is the corpus of the demo and of tests. Speakers (voice, speed, pitch), lexicon and the
 names of the phones are files in ``data/digits``; rooms and noise are those of `synthetic`.
 
-The reference alignment is espeak's, phone by phone, renamed by ``data/digits/phones.txt``, with two corrections.
-First, espeak marks a stop at its release; here its closure (the preceding samples that are exactly zero) is part of it,
-as in manual labels and in HMM alignments. After a pause the closure cannot be distinguished from the pause and is part
-of it. Second, espeak gives a Scottish "four" an R of 0 to 25 ms; an R under 30 ms, the shortest time of three HMM
-states, counts as the end of the vowel. All pauses, and the silence at both ends, are ``SIL``.
-
-espeak does not mark one kind of boundary: after a nasal or an approximant (a liquid, in its terms) it reports a vowel
-only after the vowel's beginning with the formant transition has been synthesised (see ``Generate`` in its
-synthesize.c); see `unmarked_boundary`.
+The reference alignment is espeak's, renamed by ``data/digits/phones.txt``, with two corrections. espeak marks a stop at
+its release; here its closure (the preceding samples that are exactly zero) is part of it, as in manual labels, unless
+it cannot be told from a pause. And an R under 30 ms, as espeak gives it to a Scottish "four", counts as the end of the
+vowel. All pauses, and the silence at both ends, are ``SIL``. After a nasal or an approximant espeak reports a vowel
+only after its formant transition (`unmarked_boundary`; ``Generate`` in its synthesize.c).
 """
 
 from itertools import pairwise

@@ -33,8 +33,8 @@ def prepare(source: Path, out: Path, seed: int, *, dev_speaker: str = "theo") ->
 
     `dev_speaker`, for tuning, is not one of the test speakers. Nothing is drawn.
     """
-    wavs = _recordings(Path(source))
-    speakers = {speaker for _, speaker in wavs.values()}
+    recordings, utterances = _recordings(source)
+    speakers = {utterance.speaker for utterance in utterances.values()}
     if missing := sorted({*TEST_SPEAKERS, dev_speaker} - speakers):
         raise MissingError(
             f"{source}: no recordings of {', '.join(missing)}; speakers here: {', '.join(sorted(speakers))}"
@@ -46,27 +46,23 @@ def prepare(source: Path, out: Path, seed: int, *, dev_speaker: str = "theo") ->
             f" speakers here: {', '.join(sorted(speakers))}; test speakers: {', '.join(TEST_SPEAKERS)}"
         )
     for name, members in (("train", train), ("dev", {dev_speaker}), ("test", set(TEST_SPEAKERS))):
-        part = {key: (path, digit, speaker) for (key, path), (digit, speaker) in wavs.items() if speaker in members}
-        write_datadir(_datadir(Path(source), part), Path(out) / name)
-    write_text(Path(out) / "lexicon.txt", "".join(f"{word} {p}\n" for word, prons in DIGITS.items() for p in prons))
+        part = {key: utterance for key, utterance in sorted(utterances.items()) if utterance.speaker in members}
+        write_datadir(DataDir(source, {key: recordings[key] for key in part}, part), out / name)
+    write_text(out / "lexicon.txt", "".join(f"{word} {p}\n" for word, prons in DIGITS.items() for p in prons))
 
 
-def _recordings(source: Path) -> dict[tuple[str, Path], tuple[str, str]]:
-    words, found = list(DIGITS), {}
+def _recordings(source: Path) -> tuple[dict[str, str], dict[str, Utterance]]:
+    words, recordings, utterances = list(DIGITS), dict[str, str](), dict[str, Utterance]()
     for directory in (source / "recordings", source / "audio", source):
         for path in matching_paths(directory, "*.wav"):
             if match := _NAME.fullmatch(path.name):
                 digit, speaker, number = match.groups()
-                found[f"{speaker}-{digit}-{int(number):02d}", path.absolute()] = (words[int(digit)], speaker)
-        if found:
-            return found
+                key = f"{speaker}-{digit}-{int(number):02d}"
+                recordings[key] = str(path.absolute())
+                utterances[key] = Utterance(key, key, speaker, words[int(digit)])
+        if utterances:
+            return recordings, utterances
     raise MissingError(
         f"{source}: not the Free Spoken Digit Dataset: no recordings such as 0_george_0.wav here, in recordings/ or"
         " in audio/; get it with: git clone https://github.com/Jakobovski/free-spoken-digit-dataset"
     )
-
-
-def _datadir(source: Path, part: dict[str, tuple[Path, str, str]]) -> DataDir:
-    recordings = {key: str(path) for key, (path, _, _) in sorted(part.items())}
-    utterances = {key: Utterance(key, key, speaker, word) for key, (_, word, speaker) in sorted(part.items())}
-    return DataDir(source, recordings, utterances)

@@ -44,19 +44,12 @@ def prepare(
 ) -> None:
     """See `speech3.corpora`; `source` is the directory ``LibriSpeech``, or holds it.
 
-    Parameters
-    ----------
-    seed
-        For drawing dev from train, if no part is left for it.
-    train
-        Parts to train on; by default all ``train-*`` in `source`, without train-clean-5 if train-clean-100, in which it
-        lies, is there.
-    dev, test
-        One part each. By default test is test-clean, else, as in Kaldi's recipe for mini LibriSpeech, dev-clean-2, else
-        test-other; dev is dev-clean, else dev-clean-2, else dev-other, else a tenth of the training speech. No part
-        is chosen that shares utterances with the other: dev-clean-2 lies in dev-clean.
-    lang, lexicon, units, pieces
-        As for `anyspeech.prepare`; the language must be English.
+    `train`: parts to train on; by default all ``train-*`` in `source`, without train-clean-5 where train-clean-100
+    contains it.
+    `dev`, `test`: one part each. By default test is test-clean, else, as in Kaldi's recipe for mini LibriSpeech,
+    dev-clean-2, else test-other; dev is dev-clean, else dev-clean-2, else dev-other, else a tenth of the training
+    speech, drawn by `seed`. No part is chosen that shares utterances with the other: dev-clean-2 lies in dev-clean.
+    `lang` (must be English), `lexicon`, `units`, `pieces`: as for `anyspeech.prepare`.
     """
     check_english(lang, "LibriSpeech")
     root, names, dev, test = _chosen(source, train, dev, test)

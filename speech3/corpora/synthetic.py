@@ -100,15 +100,10 @@ def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int
     16 bit), ``conditions`` (utterance and one of `CONDITIONS`) and the tracks (``utterance 1 start duration label``, in
     seconds).
 
-    Parameters
-    ----------
-    say
-        Draws and synthesises an utterance, given its id, its speaker and its random generator. It runs in other
-        processes, so it must be a module-level function.
-    sizes
-        Utterances of each split, at least one. If they are fewer than its speakers, the last speakers have none.
-    jobs
-        Number of processes; 0: one per core. The result does not depend on it.
+    `say` draws and synthesises an utterance, given its id, its speaker and its random generator; it runs in other
+    processes, so it must be a module-level function.
+    `sizes`: utterances of each split, at least one; if they are fewer than its speakers, the last speakers have none.
+    `jobs`: number of processes, on which the result does not depend; 0: one per core.
     """
     for split, size in sizes.items():
         if size < 1:
@@ -144,7 +139,6 @@ def speak(ssml: str, speaker: Speaker, rng: np.random.Generator) -> tuple[Synthe
 
 
 def read_speakers(corpus: str, split: str | None = None) -> list[Speaker]:
-    """The speakers of a corpus, or of one of its splits, in the order of their ids."""
     rows = (line.split() for line in data_lines(corpus, "speakers.txt"))
     return [
         Speaker(key, part, voice, int(rate), int(pitch), int(span))

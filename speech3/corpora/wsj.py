@@ -68,20 +68,12 @@ def prepare(
 ) -> None:
     """See `speech3.corpora`; `source` holds the discs, or ``wsj0`` and ``wsj1``. The sets are official.
 
-    Parameters
-    ----------
-    train, dev, test
-        Names in `SETS`. By default train is si284 if its index is there, else si84.
-    model
-        A language model as distributed (bcb20onp, bcb05onp, tcb05cnp, ...), or the name of an ARPA file in `source`,
-        such as lm_tgpr.
-    lang
-        English, for words that CMUdict in `source` lacks, or for all words without CMUdict.
+    `train`, `dev`, `test`: names in `SETS`; by default train is si284 if its index is there, else si84.
+    `model`: a language model as distributed (bcb20onp, bcb05onp, tcb05cnp, ...), or the name of an ARPA file in
+    `source`, such as lm_tgpr.
+    `lang`: English, for words that CMUdict in `source` lacks, or for all words without CMUdict.
 
-    Raises
-    ------
-    Speech3Error
-        As for every corpus; or recordings are compressed by shorten and there is no sph2pipe.
+    Raises Speech3Error as every corpus, or if recordings are compressed by shorten and there is no sph2pipe.
     """
     check_english(lang, "WSJ")
     discs = _discs(source)

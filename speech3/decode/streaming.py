@@ -61,7 +61,7 @@ from speech3.hmm import (
     zero_fmllr_stats,
 )
 from speech3.language import is_word
-from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnlineRecurrent, OnlineWindows, OnnxNetwork
+from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnnxNetwork
 from speech3.runtime import announce_compiling, say
 
 BLOCK_FRAMES = 24  # a multiple of the subsampling factors of models
@@ -80,8 +80,8 @@ def online_scores(recognizer: TrainedModel) -> OnlineNetwork:
         return _of_onnx(scorer, pdfs)
     if isinstance(scorer, ProjectedGmm):
         context = scorer.projection.context
-        return OnlineWindows(scorer.score_inside, context, context, 1, pdfs)
-    return OnlineWindows(scorer.loglikes, 0, 0, 1, pdfs)
+        return OnlineNetwork.of_windows(scorer.score_inside, context, context, 1, pdfs)
+    return OnlineNetwork.of_windows(scorer.loglikes, 0, 0, 1, pdfs)
 
 
 def _unbounded(recognizer: TrainedModel) -> Speech3Error:
@@ -102,13 +102,13 @@ def _of_network(scorer: NetworkScorer, network: AcousticModel, pdfs: int) -> Onl
             logits_TP, states = network.steps(windows_TWF, states, len(windows_TWF))
             return scorer.of_logits(logits_TP), states
 
-        return OnlineRecurrent(steps, network.states, left, right, network.subsampling, network.delay, pdfs)
+        return OnlineNetwork(steps, network.states, left, right, network.subsampling, network.delay, pdfs)
 
     @torch.no_grad()
     def score_inside(feats_TF: np.ndarray) -> np.ndarray:
         return scorer.of_logits(network.score_inside(torch.from_numpy(feats_TF)))
 
-    return OnlineWindows(score_inside, left, right, network.subsampling, pdfs)
+    return OnlineNetwork.of_windows(score_inside, left, right, network.subsampling, pdfs)
 
 
 def _of_onnx(network: OnnxNetwork, pdfs: int) -> OnlineNetwork:
@@ -118,14 +118,14 @@ def _of_onnx(network: OnnxNetwork, pdfs: int) -> OnlineNetwork:
         def steps(feats_TF: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
             return network.steps(feats_TF, states, (len(feats_TF) - left - right) // step)
 
-        return OnlineRecurrent(steps, network.states, left, right, step, network.about["delay"], pdfs)
+        return OnlineNetwork(steps, network.states, left, right, step, network.about["delay"], pdfs)
     before = -(-left // step)  # in outputs, rounded up so that the first frame given begins an output
 
     def score_inside(feats_TF: np.ndarray) -> np.ndarray:
         outputs = (len(feats_TF) - before * step - right) // step
         return network.windows(feats_TF)[before : before + outputs]
 
-    return OnlineWindows(score_inside, before * step, right, step, pdfs)
+    return OnlineNetwork.of_windows(score_inside, before * step, right, step, pdfs)
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ class _OnlineSpeaker:
 
     def scores(self) -> OnlineNetwork:
         context = self._model.projection.context
-        return OnlineWindows(self._score_inside, context, context, 1, self.recognizer.outputs.num_pdfs)
+        return OnlineNetwork.of_windows(self._score_inside, context, context, 1, self.recognizer.outputs.num_pdfs)
 
     @property
     def _scorer(self) -> ProjectedGmm:

@@ -1,17 +1,14 @@
-"""Cepstral mean and variance normalisation (Kaldi transform/cmvn.cc; feat/feature-functions.cc, SlidingWindowCmn;
-feat/online-feature.cc, OnlineCmvn).
+"""Cepstral mean and variance normalisation (Kaldi transform/cmvn.cc, feat/feature-functions.cc, online-feature.cc).
 
-Unlike in Kaldi, frames of digital silence (muted, edited or padded stretches, which no microphone recorded) do not
-count. Log energies of zeros are at the floor of the logarithm, -15.9, ten standard deviations below speech: 100 ms of
-them would change the features of a whole utterance. Their own features are limited to `SILENCE_DEVIATIONS` standard
-deviations from the mean, where the background of a recording is.
+Unlike in Kaldi, frames of digital silence (muted, edited or padded stretches) do not count. Log energies of zeros are
+at -15.9, ten standard deviations below speech: 100 ms of them would change the features of a whole utterance. Their own
+features are limited to `SILENCE_DEVIATIONS` standard deviations from the mean, where the background of a recording is.
 
-In a recording in progress, `OnlineSlidingCmvn` normalises over a sliding window. `OnlineCmvn` is for models whose
-features are normalised over an utterance or speaker: a frame is normalised by the frames up to it, together with the
-training data (the prior), which counts as `PRIOR_FRAMES` frames, and earlier speech of the same recording, of which at
-most `CARRIED_FRAMES` count. What was not speech is forgotten (`restart`): an hour of silence would otherwise be scaled
-up until it looked like speech. The first `WAIT_FRAMES` frames wait for one another; digital silence at the beginning
-does not, since a muted microphone would fill the memory.
+For a recording in progress, `OnlineSlidingCmvn` has a sliding window; `OnlineCmvn` replaces normalisation by utterance
+or speaker: a frame is normalised by the frames up to it, by the training data (the prior), which counts as
+`PRIOR_FRAMES` frames, and by at most `CARRIED_FRAMES` of earlier speech. What was not speech is forgotten (`restart`):
+an hour of silence would otherwise be scaled up until it looked like speech. The first `WAIT_FRAMES` frames wait for one
+another; digital silence at the beginning does not, since a muted microphone would fill the memory.
 
 Axes: S samples, T frames, F features, 2 sums and sums of squares, G features and the frame count, C frames that count,
 P samples of a part of a frame, B samples of a block.
@@ -83,37 +80,42 @@ def cmvn_stats(feats_TF: Tensor, silent_T: Tensor | None = None) -> Tensor:
 
     Returns float64 (2, G): sums and the frame count; sums of squares and 0. The layout of Kaldi's CMVN archives.
     """
-    feats_TF = (feats_TF if silent_T is None else _counted(feats_TF, silent_T)).double()
+    if silent_T is not None and silent_T.any():
+        feats_TF = feats_TF[~silent_T]
+    feats_TF = feats_TF.double()
     stats_2G = feats_TF.new_zeros(2, feats_TF.shape[-1] + 1)
     stats_2G[0, :-1], stats_2G[1, :-1] = feats_TF.sum(0), feats_TF.square().sum(0)
     stats_2G[0, -1] = len(feats_TF)
     return stats_2G
 
 
-def _counted(feats_TF: Tensor, silent_T: Tensor) -> Tensor:
-    return feats_TF[~silent_T] if silent_T.any() else feats_TF
-
-
-def apply_cmvn(
-    stats_2G: Tensor, feats_TF: Tensor, norm_means: bool = True, norm_vars: bool = False, silent_T: Tensor | None = None
-) -> Tensor:
+def apply_cmvn(stats_2G: Tensor, feats_TF: Tensor, norm_vars: bool = False, silent_T: Tensor | None = None) -> Tensor:
     """Subtract the mean and, if `norm_vars`, divide by the standard deviation; float32 (T, F).
 
-    Without `norm_means`, or with statistics of no frame, the features are returned unchanged. Those of the frames
-    `silent_T` are limited, unless the statistics have no sums of squares.
+    With statistics of no frame the features are returned unchanged. Those of the frames `silent_T` are limited, unless
+    the statistics have no sums of squares.
     """
     count = stats_2G[0, -1]
-    if not norm_means or count == 0:
+    if count == 0:
         return feats_TF
-    mean_F = stats_2G[0, :-1] / count
-    centred_TF = feats_TF.double() - mean_F
-    if len(stats_2G) > 1:
-        variance_F = (stats_2G[1, :-1] / count - mean_F.square()).clamp_(min=VARIANCE_FLOOR)
+    mean_F, with_squares = stats_2G[0, :-1] / count, len(stats_2G) > 1
+    square_F = stats_2G[1, :-1] / count if with_squares else mean_F
+    return _normalised(feats_TF, mean_F, square_F, norm_vars and with_squares, silent_T if with_squares else None)
+
+
+def _normalised(
+    feats_TF: Tensor, mean_TF: Tensor, square_TF: Tensor, norm_vars: bool, silent_T: Tensor | None
+) -> Tensor:
+    """Features normalised by the mean, and the mean square, for each frame or (F,) for all; float32 (T, F)."""
+    centred_TF = feats_TF.double() - mean_TF
+    silent_T = silent_T if silent_T is not None and silent_T.any() else None
+    if norm_vars or silent_T is not None:
+        variance_TF = (square_TF - mean_TF.square()).clamp_(min=VARIANCE_FLOOR)
         if silent_T is not None:
-            limit_silence(centred_TF, variance_F.expand_as(centred_TF), silent_T)
+            limit_silence(centred_TF, variance_TF.expand_as(centred_TF), silent_T)
         if norm_vars:
-            centred_TF *= variance_F.rsqrt()
-    return centred_TF.to(torch.float32)
+            centred_TF *= variance_TF.rsqrt_()
+    return centred_TF.float()
 
 
 def limit_silence(centred_TF: Tensor, variance_TF: Tensor, silent_T: Tensor) -> None:
@@ -121,9 +123,8 @@ def limit_silence(centred_TF: Tensor, variance_TF: Tensor, silent_T: Tensor) -> 
 
     They would be far beyond what a network has been trained on, and so would derivatives at their edges.
     """
-    if silent_T.any():
-        limit_CF = variance_TF[silent_T].sqrt() * SILENCE_DEVIATIONS
-        centred_TF[silent_T] = torch.maximum(torch.minimum(centred_TF[silent_T], limit_CF), -limit_CF)
+    limit_CF = variance_TF[silent_T].sqrt() * SILENCE_DEVIATIONS
+    centred_TF[silent_T] = torch.maximum(torch.minimum(centred_TF[silent_T], limit_CF), -limit_CF)
 
 
 def apply_global_cmvn(
@@ -158,7 +159,7 @@ def sliding_cmvn(
     `norm_vars`: divide by the standard deviation, too.
     `silent_T`: frames to leave out: windows consist of the others. Each of these frames is normalised by the window of
     the other frame before it; at the beginning, by the first window, or, where that is more than `cmn_window` frames
-    away, it becomes zero (a stream cannot wait for ever).
+    away, it becomes zero (a stream cannot wait forever).
     """
     window = cmn_window, min_cmn_window, center
     if silent_T is None or not silent_T.any():
@@ -190,16 +191,11 @@ def windows_cmvn(
         near_CF -= shift_F
         counts_T1 = (ends_T - starts_T)[:, None]
         starts_T, ends_T = starts_T - first, ends_T - first
-        mean_TF = _window_sums(near_CF, starts_T, ends_T) / counts_T1
-        centred_TF = feats_TF[chunk].double() - shift_F - mean_TF
+        mean_TF = square_TF = _window_sums(near_CF, starts_T, ends_T) / counts_T1
         if norm_vars or silent_T is not None:
-            variance_TF = _window_sums(near_CF.square_(), starts_T, ends_T) / counts_T1 - mean_TF.square_()
-            variance_TF.clamp_(min=VARIANCE_FLOOR)
-            if silent_T is not None:
-                limit_silence(centred_TF, variance_TF, silent_T[chunk])
-            if norm_vars:
-                centred_TF *= variance_TF.rsqrt_()
-        out_TF[chunk] = centred_TF
+            square_TF = _window_sums(near_CF.square_(), starts_T, ends_T) / counts_T1
+        silent = None if silent_T is None else silent_T[chunk]
+        out_TF[chunk] = _normalised(feats_TF[chunk].double() - shift_F, mean_TF, square_TF, norm_vars, silent)
     return out_TF
 
 
@@ -295,7 +291,7 @@ class OnlineCmvn:
         """
         if silent_T is None:
             silent_T = static_TF.new_zeros(len(static_TF), dtype=torch.bool)
-        if not self._waits:
+        if self._carried_2G is not None or self._present_2G is not None:
             return self._normalised(static_TF, silent_T)
         leading = 0 if self._waiting else int(silent_T.long().cumprod(0).sum())
         out_TF = self._of_silence(static_TF[:leading])
@@ -318,10 +314,6 @@ class OnlineCmvn:
             self._carried_2G = total_2G * min(1.0, CARRIED_FRAMES / float(total_2G[0, -1]))
         self._present_2G = None
 
-    @property
-    def _waits(self) -> bool:
-        return self._carried_2G is None and self._present_2G is None
-
     def _before(self, like_TF: Tensor) -> Tensor:
         total_2G = torch.zeros(2, like_TF.shape[1] + 1, dtype=torch.float64)
         for each_2G in (self._prior_2G, self._carried_2G, self._present_2G):
@@ -333,14 +325,14 @@ class OnlineCmvn:
         static_TF, silent_T = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
         self._waiting = []
         self._present_2G = cmvn_stats(static_TF, silent_T)
-        return self._apply_alike(self._before(static_TF), static_TF, silent_T)
+        return apply_cmvn(self._before(static_TF), static_TF, self._norm_vars, silent_T)
 
     def _of_silence(self, static_TF: Tensor) -> Tensor:
         """Digital silence before all else: normalised by the prior, or zero."""
         if self._prior_2G is None:
             return torch.zeros_like(static_TF)
         silent_T = static_TF.new_ones(len(static_TF), dtype=torch.bool)
-        return self._apply_alike(self._before(static_TF), static_TF, silent_T)
+        return apply_cmvn(self._before(static_TF), static_TF, self._norm_vars, silent_T)
 
     def _normalised(self, static_TF: Tensor, silent_T: Tensor) -> Tensor:
         if not len(static_TF):
@@ -350,27 +342,10 @@ class OnlineCmvn:
         static_TF64 = static_TF.double()
         sums_TF, squares_TF = ((each_TF * counted_T1).cumsum(0) for each_TF in (static_TF64, static_TF64.square()))
         sums_TF, squares_TF = before_2G[0, :-1] + sums_TF, before_2G[1, :-1] + squares_TF
-        out_TF = self._apply(static_TF, sums_TF, squares_TF, counts_T1, silent_T)
+        out_TF = _normalised(static_TF, sums_TF / counts_T1, squares_TF / counts_T1, self._norm_vars, silent_T)
         new_2G = cmvn_stats(static_TF, silent_T)
         self._present_2G = new_2G if self._present_2G is None else self._present_2G + new_2G
         return out_TF
-
-    def _apply_alike(self, stats_2G: Tensor, static_TF: Tensor, silent_T: Tensor) -> Tensor:
-        counts_T1 = stats_2G[0, -1].expand(len(static_TF), 1)
-        sums_TF, squares_TF = (row[:-1].expand(len(static_TF), -1) for row in stats_2G)
-        return self._apply(static_TF, sums_TF, squares_TF, counts_T1, silent_T)
-
-    def _apply(
-        self, static_TF: Tensor, sums_TF: Tensor, squares_TF: Tensor, counts_T1: Tensor, silent_T: Tensor
-    ) -> Tensor:
-        mean_TF = sums_TF / counts_T1
-        centred_TF = static_TF.double() - mean_TF
-        if self._norm_vars or silent_T.any():
-            variance_TF = (squares_TF / counts_T1 - mean_TF.square()).clamp_(min=VARIANCE_FLOOR)
-            limit_silence(centred_TF, variance_TF, silent_T)
-            if self._norm_vars:
-                centred_TF *= variance_TF.rsqrt_()
-        return centred_TF.float()
 
 
 class OnlineSlidingCmvn:
@@ -410,17 +385,17 @@ class OnlineSlidingCmvn:
     def _emit(self, ready: int) -> Tensor:
         assert self._static_TF is not None and self._counted_CF is not None
         owner_T, c = self._owner_T, self._config
-        early = max(int((owner_T < 0).sum()) - c.cmn_window, 0)  # they have waited in vain
-        give = max(ready, early)
-        out_TF = torch.zeros_like(self._static_TF[:give])
+        early = max(int((owner_T < 0).sum()) - c.cmn_window, 0)  # their window is too far away
+        complete = max(ready, early)
+        out_TF = torch.zeros_like(self._static_TF[:complete])
         if ready and len(self._counted_CF):
             silent_T = self._silent_T[:ready]
             silent = silent_T if silent_T.any() else None
             owners_T, static_TF = owner_T[:ready].clamp(min=0) - self._first, self._static_TF[:ready]
             out_TF[:ready] = windows_cmvn(self._counted_CF, static_TF, owners_T, _window(c), c.norm_vars, silent)
             out_TF[:early] = 0.0
-        self._returned += int((~self._silent_T[:give]).sum())
-        self._static_TF, self._silent_T = self._static_TF[give:].clone(), self._silent_T[give:]
+        self._returned += int((~self._silent_T[:complete]).sum())
+        self._static_TF, self._silent_T = self._static_TF[complete:].clone(), self._silent_T[complete:]
         keep = max(self._returned - 1 - max(c.cmn_window, c.min_cmn_window), self._first)
         self._counted_CF, self._first = self._counted_CF[keep - self._first :].clone(), keep
         return out_TF

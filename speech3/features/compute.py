@@ -41,7 +41,8 @@ def static_features(
 ) -> tuple[Tensor, Tensor]:
     """Filterbank, MFCC or PLP of a batch, with pitch appended if the config asks for it, before CMVN and deltas.
 
-    Equal to Kaldi's compute-*-feats without dither, combined by paste-feats with process-kaldi-pitch-feats.
+    Equal to Kaldi's compute-*-feats without dither (which the caller adds), combined by paste-feats with
+    process-kaldi-pitch-feats.
 
     Parameters
     ----------
@@ -49,8 +50,6 @@ def static_features(
         float32 in [-1, 1), on any device. Samples beyond an utterance's length are ignored.
     lengths_N
         Samples of each utterance, integers.
-    config
-        Its `dither` is ignored: the caller adds dither, which has to be seeded.
     generator
         For the noise in delta pitch (`delta_pitch_noise_stddev`), on the CPU; without it no noise is added.
 
@@ -61,10 +60,7 @@ def static_features(
     frames_N
         int64 on the CPU; 0 for an utterance shorter than one frame. With pitch, the smaller of the two frame counts.
 
-    Raises
-    ------
-    Speech3Error
-        The config does not fit the sample rate; `check_waves` says which argument is wrong.
+    Raises Speech3Error: the config does not fit the sample rate, or an argument is wrong (`check_waves`).
     """
     check_waves(waves_NS, lengths_N, sample_rate_hz)
     sizes = frame_sizes(config, sample_rate_hz)
@@ -143,13 +139,12 @@ def finish_features(
 class OnlineFeatures:
     """Extracts the features of one utterance: `accept` its samples piece by piece, then `finish`.
 
-    Filterbank, MFCC and PLP are those of the whole recording to within rounding; deltas, splicing and CMVN, too. Pitch
-    lags behind, so the other features wait for it, and it may differ (`OnlinePitch` says how).
+    The features are those of the whole recording to within rounding; but pitch lags behind, so that the others wait for
+    it, and it may differ (`OnlinePitch`). `cmvn` replaces normalisation by utterance or speaker, which needs whole
+    recordings.
 
-    `cmvn`: replaces normalisation by utterance or speaker, which needs the whole recording; without it such a config is
-    an error.
-    Raises Speech3Error: the config does not fit the sample rate; or it normalises by utterance or speaker and there is
-    no `cmvn`; or the features are given, which needs whole recordings.
+    Raises Speech3Error: the config does not fit the sample rate; it normalises by utterance or speaker and there is no
+    `cmvn`; or the features are given.
     """
 
     def __init__(self, config: FeatureConfig, sample_rate_hz: int, cmvn: OnlineCmvn | None = None) -> None:
@@ -216,8 +211,8 @@ class _OnlineSpectral:
             before = self._sizes.length // 2 - self._sizes.shift // 2
             self._waiting_S = torch.cat([self._waiting_S[:before].flip(0), self._waiting_S])
             self._begun = True
-        frames = self._complete(len(self._waiting_S)) if self._begun else 0
-        return self._take(frames)
+        complete = 1 + (len(self._waiting_S) - self._sizes.length) // self._sizes.shift
+        return self._take(max(complete, 0) if self._begun else 0)
 
     def finish(self) -> tuple[Tensor, Tensor]:
         if not self._begun:  # shorter than a frame, so it may be mirrored more than once
@@ -226,9 +221,6 @@ class _OnlineSpectral:
         missing = self._sizes.span(frames) - len(self._waiting_S) if frames else 0
         self._waiting_S = torch.cat([self._waiting_S, self._waiting_S.flip(0)[: max(missing, 0)]])
         return self._take(frames)
-
-    def _complete(self, samples: int) -> int:
-        return 0 if samples < self._sizes.length else 1 + (samples - self._sizes.length) // self._sizes.shift
 
     def _take(self, frames: int) -> tuple[Tensor, Tensor]:
         found = self._static(self._waiting_S[: self._sizes.span(frames) if frames else 0], self._inside)

@@ -1,4 +1,4 @@
-"""From a data directory to features on disk (`extract`) or in this process (`features_of`), unit by unit (`units`).
+"""From a data directory to features on disk, unit by unit (`units`).
 
 A killed extraction leaves two hidden files beside its output. ``.NAME.parts`` has the bytes of the finished units.
 ``.NAME.journal`` has a line of JSON with the fingerprint of the work, then one for each unit: its record, where its
@@ -8,7 +8,6 @@ after it; once it succeeds, it renames the parts and removes the journal.
 Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count.
 """
 
-import contextlib
 import fcntl
 import functools
 import hashlib
@@ -19,7 +18,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -85,12 +84,15 @@ def extract(
 ) -> ExtractReport:
     """Write ``feats.ark``, ``feats.scp``, ``features.yaml`` and, if there is anything to list, ``skipped.txt``.
 
+    A killed run is resumed if config and data are the same; its files are those of an uninterrupted run. The scp is
+    sorted, the ark, too, wherever ids begin with the speaker. Memory holds a few speakers at a time.
+
     Parameters
     ----------
     out
         Directory, created if missing. ``features.yaml`` gets the config with the sample rate that was found and, if
-        there is CMVN, the statistics of the whole directory. If CMVN is global, an extraction with that file uses the
-        same ones; if it is by utterance or speaker, only streams use them (`OnlineCmvn`).
+        there is CMVN, the statistics of the whole directory: with global CMVN those that an extraction with it uses,
+        else those with which streams begin (`OnlineCmvn`).
     jobs
         Processes; 0: one per core.
     compress
@@ -98,23 +100,12 @@ def extract(
     augmenter
         Augments the audio of each utterance before features are computed; for the same seed always in the same way.
     relative
-        ``feats.scp`` names its archive without a directory, so that both can be moved. Kaldi's programs find it only
-        if run there; by default the path is absolute.
+        ``feats.scp`` names its archive without a directory, so that both can be moved, but Kaldi must run there.
     most_bad
         The largest share of utterances that cannot be used.
 
-    Notes
-    -----
-    The ark holds the units in the order of their first utterances, so it is sorted by utterance wherever ids begin with
-    the speaker, as Kaldi requires; the scp is always sorted. Memory holds a few speakers at a time, never all features.
-
-    A killed run is resumed if config and data are the same; its files are those of an uninterrupted run.
-
-    Raises
-    ------
-    Speech3Error
-        There is no utterance; more than `most_bad` of them cannot be used (the message lists them); the disk is full;
-        an augmenter is passed, but the features are given.
+    Raises Speech3Error: there is no utterance; too many of them cannot be used (the message lists them); the disk is
+    full; an augmenter is passed, but the features are given.
     """
     if augmenter and config.kind == "given":
         raise SettingError(
@@ -126,8 +117,8 @@ def extract(
     inputs, mark = [part_of(data, ids) for ids in units], fingerprint(data, units, config, compress, augmenter)
     work = _Work(data, inputs, jobs or available_jobs(), mark, compress, augmenter, most_bad)
     ark = out / "feats.ark"
-    with _parts_of(ark) as parts, _parts_of(out / "global_stats") as sums:
-        if _wants_stats(config):
+    with open_parts(ark) as parts, open_parts(out / "global_stats") as sums:
+        if config.cmvn == "global" and config.norm_means and config.global_stats is None:
             config = _with_stats(config, _summed(work, config, sums))
         report = ExtractReport(config)
         located = _extracted(work, config, parts, report)
@@ -151,41 +142,6 @@ def extract(
             finished.remove()
     _say_remarkable(data, report)
     return report
-
-
-def features_of(
-    data: DataDir, config: FeatureConfig, skipped: dict[str, str] | None = None
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield each utterance's features, float32 (T, F), computed in this process, one speaker after another.
-
-    `skipped`: receives the reason for each utterance that cannot be used. Without it the first such utterance is an
-    error.
-    """
-    units = [part_of(data, ids) for ids in units_of(data, config)]
-    config = _with_rate(data, config)
-    values = values_of(data) if config.kind == "given" else None
-    reasons = {} if skipped is None else skipped
-
-    def stop_at_bad() -> None:
-        if skipped is None and reasons:
-            raise DataError("\n".join(f"{data.path}: {reason}" for reason in reasons.values()))
-        _check(data, config, reasons, complete=False)
-
-    if _wants_stats(config):
-        total_2G: np.ndarray | None = None
-        for part in units:
-            stats_2G, bad = unit_stats(part, config, values=values)
-            reasons.update(bad)
-            stop_at_bad()
-            total_2G = _plus(data, total_2G, stats_2G)
-        _check(data, config, reasons, complete=True)
-        config = _with_stats(config, _checked_total(data, total_2G))
-    for part in units:
-        unit = unit_features(part, config, values=values)
-        reasons.update(unit.skipped)
-        stop_at_bad()
-        yield from ((utterance, feats_TF.numpy()) for utterance, feats_TF in unit.features.items())
-    _check(data, config, reasons, complete=True)
 
 
 def silent_in(feats: Path) -> frozenset[str]:
@@ -369,17 +325,6 @@ def _summed(work: _Work, config: FeatureConfig, sums: Parts) -> np.ndarray:
         total_2G = _plus(data, total_2G, stats_2G)
         sums.append(b"", {"total": None if total_2G is None else total_2G.tolist(), "skipped": bad})
     _check(data, config, skipped, complete=True)
-    return _checked_total(data, total_2G)
-
-
-def _plus(data: DataDir, total_2G: np.ndarray | None, stats_2G: np.ndarray | None) -> np.ndarray | None:
-    if stats_2G is None or total_2G is None:
-        return total_2G if stats_2G is None else stats_2G
-    _check_sizes(data, total_2G.shape[1] - 1, stats_2G.shape[1] - 1)
-    return total_2G + stats_2G
-
-
-def _checked_total(data: DataDir, total_2G: np.ndarray | None) -> np.ndarray:
     assert total_2G is not None  # otherwise _check has raised
     if not total_2G[0, -1]:
         raise DataError(
@@ -389,15 +334,18 @@ def _checked_total(data: DataDir, total_2G: np.ndarray | None) -> np.ndarray:
     return total_2G
 
 
+def _plus(data: DataDir, total_2G: np.ndarray | None, stats_2G: np.ndarray | None) -> np.ndarray | None:
+    if stats_2G is None or total_2G is None:
+        return total_2G if stats_2G is None else stats_2G
+    _check_sizes(data, total_2G.shape[1] - 1, stats_2G.shape[1] - 1)
+    return total_2G + stats_2G
+
+
 def _check_sizes(data: DataDir, before: int, values: int) -> None:
     if values != before:
         raise MismatchError(
             f"{data.path}: features of different sizes: {before} and {values} values per frame; compute them again"
         )
-
-
-def _wants_stats(config: FeatureConfig) -> bool:
-    return config.cmvn == "global" and config.norm_means and config.global_stats is None
 
 
 def _with_stats(config: FeatureConfig, stats_2G: np.ndarray) -> FeatureConfig:
@@ -451,22 +399,9 @@ def _say_remarkable(data: DataDir, report: ExtractReport) -> None:
 
 
 @contextmanager
-def _parts_of(target: Path) -> Iterator[Parts]:
-    with open_parts(target) as parts:
-        try:
-            yield parts
-        except (Speech3Error, OSError) as error:
-            # After bad data or a full disk something must change before the next run, so its parts would not match.
-            # After Ctrl-C, or where a worker process was killed (out of memory), they are kept.
-            if not isinstance(error.__cause__, BrokenProcessPool):
-                parts.remove()
-            raise
-
-
-@contextlib.contextmanager
 def open_parts(target: Path) -> Iterator[Parts]:
-    """Open the parts of `target`, creating them if there are none."""
-    with contextlib.ExitStack() as stack:
+    """Open and lock the parts of `target`, creating them if there are none."""
+    with ExitStack() as stack:
         with explained_disk_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             journal = _journal(target).open("a+b")
@@ -475,7 +410,15 @@ def open_parts(target: Path) -> Iterator[Parts]:
             data = _parts(target).open("a+b")
             stack.callback(_close, data)
             data.seek(0)
-        yield Parts(target, journal, data)
+        parts = Parts(target, journal, data)
+        try:
+            yield parts
+        except (Speech3Error, OSError) as error:
+            # After bad data or a full disk something must change before the next run, so its parts would not match.
+            # After Ctrl-C, or where a worker process was killed (out of memory), they are kept.
+            if not isinstance(error.__cause__, BrokenProcessPool):
+                parts.remove()
+            raise
 
 
 def _journal(target: Path) -> Path:
@@ -510,7 +453,7 @@ def _lock(journal: IO[bytes], target: Path) -> None:
 
 
 def _close(stream: IO[bytes]) -> None:
-    with contextlib.suppress(OSError):  # a full disk, which a write has already reported
+    with suppress(OSError):  # a full disk, which a write has already reported
         stream.close()
 
 

@@ -1,11 +1,9 @@
 """Mel filterbank, MFCC and PLP features (Kaldi feat/mel-computations.cc, feature-{fbank,mfcc,plp}.cc).
 
 The filters are triangles, spaced equally on the mel scale. For PLP (Hermansky 1990) the mel spectrum is weighted by an
-equal-loudness curve and compressed to loudness, and modelled by an all-pole filter, whose cepstrum is the feature; all
-recursions run over the filter's order, for all frames at once, with the frames in the last axis.
-
-Chunks of spectra, which fit the cache, are gathered into blocks of thousands of frames (`mel_blocks`): the steps after
-the mel bins are many small operations, which would otherwise take most of their time to call.
+equal-loudness curve and compressed to loudness, and modelled by an all-pole filter, whose cepstrum is the feature.
+Chunks of spectra, which fit the cache, are gathered into blocks of thousands of frames (`mel_blocks`): the many small
+steps after the mel bins would otherwise take most of their time to call.
 
 Axes: N utterances, S samples, T frames, R frames of a block, B bins of the spectrum, M mel bins, F features, E mel bins
 with the first and the last doubled, K autocorrelation coefficients (order + 1), P predictor coefficients, C cepstra.

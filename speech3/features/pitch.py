@@ -1,9 +1,8 @@
 """Pitch and voicing, equal to Kaldi's programs, of whole recordings and of one in progress.
 
-`track_pitch` (compute-kaldi-pitch-feats; Ghahremani et al. 2014, "A pitch extraction algorithm tuned for automatic
-speech recognition") runs the steps of `pitch_tracking`: it resamples, correlates each frame with later samples, and
-finds the best path through the lags. `process` (process-kaldi-pitch-feats) turns that into features. `OnlinePitch` does
-both piece by piece (Kaldi feat/pitch-functions.cc, OnlinePitchFeature and OnlineProcessPitch).
+`track_pitch` (compute-kaldi-pitch-feats; Ghahremani et al. 2014) runs the steps of `pitch_tracking`: it resamples,
+correlates each frame with later samples, and finds the best path through the lags. `process`
+(process-kaldi-pitch-feats) turns that into features. `OnlinePitch` does both piece by piece.
 
 Axes: N utterances, S samples, T frames, P values of a frame, 2 correlation and pitch, O samples after resampling, R
 rows: the frames of all utterances, concatenated into one long signal, with a few unused rows between utterances; W, L
@@ -44,27 +43,11 @@ def track_pitch(
 ) -> tuple[Tensor, Tensor]:
     """Correlation and pitch of each frame, equal to Kaldi's compute-kaldi-pitch-feats.
 
-    Parameters
-    ----------
-    waves_NS
-        float32 in [-1, 1), on any device. Samples beyond an utterance's length are ignored.
-    lengths_N
-        Samples of each utterance, integers.
-    config
-        `pitch` (None: the defaults), `frame_length`, `frame_shift` and `snip_edges` are used.
+    Arguments and errors as for `static_features`; of the config, `pitch` (None: the defaults), `frame_length`,
+    `frame_shift` and `snip_edges` are used.
 
-    Returns
-    -------
-    raw_NT2
-        float32, on the device of `waves_NS`: normalised cross-correlation at the best lag, and the pitch in Hz; zeros
-        beyond an utterance's frames.
-    frames_N
-        int64 on the CPU.
-
-    Raises
-    ------
-    Speech3Error
-        The config does not fit the sample rate.
+    Returns `raw_NT2`, float32 on the device of `waves_NS` (normalised cross-correlation at the best lag, and the pitch
+    in Hz; zeros beyond an utterance's frames), and `frames_N`, int64 on the CPU.
     """
     check_waves(waves_NS, lengths_N, sample_rate_hz)
     sizes, pitch = pitch_sizes(config, sample_rate_hz), config.pitch or PitchConfig()
@@ -234,16 +217,10 @@ def _deltas(log_pitch_NT: Tensor, frames_N1: Tensor, window: int) -> Tensor:
 class OnlinePitch:
     """`track_pitch` and `process` for one utterance: `accept` its samples piece by piece, then `finish`.
 
-    A frame is returned when all paths of the tracker agree on it (or after `max_frames_latency` frames) and the frames
-    of its normalisation window and its delta window have arrived. There are as many frames as in the whole recording,
-    and their values are the same if all samples come in one piece. Otherwise they may differ for two reasons:
-
-    - The ballast of a frame's correlation depends on the energy of the signal up to the end of its piece, not of the
-      whole signal. At frame 500, or at the end if that is earlier, the tracker recomputes the frames so far with the
-      energy known by then, as Kaldi's does (`recompute_frame`); but frames that were returned before do not change. So
-      the path may differ where the choice is close: in quiet frames, mostly in those before the first loud ones.
-    - With `max_frames_latency` frames are returned before all paths agree.
-
+    A frame is returned when all paths of the tracker agree on it (or after `max_frames_latency` frames) and its windows
+    are complete. With one piece the values are those of the whole recording. Otherwise they may differ in quiet frames,
+    mostly before the first loud ones: the ballast of a correlation depends on the energy of the signal so far, and
+    frames returned before frame 500, where the tracker recomputes as Kaldi's does (`recompute_frame`), do not change.
     Delta pitch gets no noise. Memory is bounded: a few MB, or 120 MB after minutes of silence.
     """
 
@@ -265,7 +242,6 @@ class OnlinePitch:
         return self._post.accept(self._advance(finished=False)).to(wave_S.device)
 
     def finish(self) -> Tensor:
-        """Return all remaining frames."""
         device = self._wave_S.device
         raw_T2 = self._advance(finished=True)
         self._recompute_early()

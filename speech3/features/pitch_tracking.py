@@ -1,21 +1,17 @@
 """The steps of the pitch tracker: resampling, cross-correlation, Viterbi search (Kaldi feat/pitch-functions.cc).
 
-Resampling (feat/resample.cc, LinearResample): each sample of the new signal is the old signal weighted by a windowed
-sinc. For any two rates the filters repeat after some samples, so a block of the new signal is the product of a stretch
-of the old one with a matrix.
-
-Correlation of every frame with later samples, by FFT, in float64: the rounding errors of float32 would mask a quiet
-frame before a loud one. Sizes and their float32 roundings are Kaldi's.
+Resampling (feat/resample.cc): a new sample is the old signal weighted by a windowed sinc. For any two rates the filters
+repeat, so a block of the new signal is the product of a stretch of the old one with a matrix. Correlation of every
+frame with later samples is by FFT, in float64: the rounding errors of float32 would mask a quiet frame before a loud
+one. Sizes and their float32 roundings are Kaldi's.
 
 Search: at each frame one of K lags, with high correlation and small changes over time. A change of k lags costs k^2
-times a factor, so the lowest costs of reaching the lags are the lower envelope of K parabolas, found in one pass over
-them (Felzenszwalb and Huttenlocher 2012, "Distance transforms of sampled functions"). This is exact, as is Kaldi's
-search (ComputeBacktraces), which narrows bounds. The best paths into the lags of one frame do not cross. So all of them
-agree on the frames up to the one where the lowest and the highest path meet; these are returned and forgotten.
+times a factor, so the costs of reaching the lags are the lower envelope of K parabolas, found in one pass (Felzenszwalb
+and Huttenlocher 2012, "Distance transforms of sampled functions"). The best paths into the lags of one frame do not
+cross, so all agree up to the frame where the lowest and the highest meet; frames until there are returned.
 
 Axes: S samples, O samples after resampling, I samples under the filters of some of those, B blocks; R new frames, T
-frames kept, W samples of a window and its largest lag, L lags in samples, K lags on a logarithmic scale (the tracker's
-states).
+frames kept, W samples of a window and its largest lag, L lags in samples, K lags on a logarithmic scale (states).
 """
 
 import math
@@ -167,7 +163,6 @@ class PitchSizes:
 
 @lru_cache(maxsize=16)
 def pitch_sizes(config: FeatureConfig, sample_rate_hz: int) -> PitchSizes:
-    """Sizes and filters at a sample rate."""
     pitch = config.pitch or PitchConfig()
     rate = int(pitch.resample_freq)
     if 2 * pitch.lowpass_cutoff > min(sample_rate_hz, rate):

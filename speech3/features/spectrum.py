@@ -1,12 +1,9 @@
 """Framing (Kaldi feat/feature-window.cc), and power spectra in chunks small enough to stay in a core's cache.
 
-The mean of each frame is subtracted, then preemphasis and window follow. Preemphasis of the whole recording, before it
-is cut into frames, would save a few per cent of the time; but a frame of constant samples would then not be exactly
-zero, and its logarithm would be far from Kaldi's.
-
-On the CPU, the steps before and after the FFT are compiled, as single passes over a frame (`cut`, `power`): as tensor
-operations, each of which passes through memory once, they take as long as the FFT. Other devices use the tensor
-operations; the results are the same but for rounding.
+The mean of each frame is subtracted, then preemphasis and window follow. Preemphasis before framing would save a few
+per cent of the time, but a frame of constant samples would not be exactly zero, and its logarithm far from Kaldi's. On
+the CPU the steps before and after the FFT are compiled, as single passes over a frame (`cut`, `power`); as tensor
+operations, which other devices use, they take as long as the FFT.
 
 Axes: N utterances, S samples, T frames, L samples of a frame, D values of the FFT's input, R rows, B bins of the
 spectrum, C real and imaginary parts.
@@ -117,15 +114,12 @@ class Chunk:
 
 
 def power_spectra(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, sample_rate_hz: int) -> Iterator[Chunk]:
-    """Yield the power spectra (and log energies, if the config asks for them) of all frames.
+    """Yield the power spectra (and log energies, if the config asks for them) of all frames, bins 0 to Nyquist.
 
-    `waves_NS`: float32; frame t of an utterance starts at sample t * shift.
-    `frames_N`: frames of each utterance; a chunk of several utterances reaches to the end of the longest one.
+    - `waves_NS`: float32; frame t of an utterance starts at sample t * shift.
+    - `frames_N`: frames of each utterance; a chunk of several utterances reaches to the end of the longest one.
 
-    Yields
-    ------
-    Chunk
-        Bins 0 to Nyquist. The tensors are reused: copy what is needed before asking for the next chunk.
+    The tensors are reused: copy what is needed before asking for the next chunk.
     """
     sizes = frame_sizes(config, sample_rate_hz)
     on_cpu = waves_NS.device.type == "cpu"
@@ -174,12 +168,10 @@ def _power(spectrum_NTB: Tensor) -> Tensor:
 
 
 def _cut_cpu(part_NS: Tensor, out_NTD: Tensor, config: FeatureConfig, sizes: Framing) -> Tensor | None:
-    none_NT, energy_NT = part_NS.new_empty(0, 0), part_NS.new_empty(out_NTD.shape[:2])
-    raw_NT = energy_NT if config.use_energy and config.raw_energy else none_NT
-    windowed_NT = energy_NT if config.use_energy and not config.raw_energy else none_NT
+    energy_NT = part_NS.new_empty(out_NTD.shape[:2] if config.use_energy else (0, 0))
     coefficient, window_L = np.float32(config.preemphasis_coefficient), _window(config, sizes.length, part_NS.device)
-    outputs = (tensor.numpy() for tensor in (out_NTD, raw_NT, windowed_NT))
-    cut(part_NS.numpy(), sizes.shift, coefficient, config.remove_dc_offset, window_L.numpy(), *outputs)
+    options = sizes.shift, coefficient, config.remove_dc_offset, config.raw_energy
+    cut(part_NS.numpy(), *options, window_L.numpy(), out_NTD.numpy(), energy_NT.numpy())
     if not config.use_energy:
         return None
     return _log_energy(energy_NT, SAMPLE_SCALE if config.raw_energy else 1.0, config)
@@ -198,15 +190,15 @@ def cut(
     shift: int,
     coefficient: np.float32,
     remove_dc_offset: bool,
+    raw_energy: bool,
     window_L: np.ndarray,
     out_NTD: np.ndarray,
-    raw_NT: np.ndarray,
-    windowed_NT: np.ndarray,
+    energy_NT: np.ndarray,
 ) -> None:
-    """Write frames with mean removal, preemphasis and window applied, and their energies if asked for.
+    """Write frames with mean removal, preemphasis and window applied, and their energies unless `energy_NT` is empty.
 
-    Arrays are contiguous float32. Only the first L values of a row of `out_NTD` are written. `raw_NT` gets the energy
-    before preemphasis, `windowed_NT` that of the result; either may be empty, and is then not written.
+    Arrays are contiguous float32. Only the first L values of a row of `out_NTD` are written. The energy is that before
+    preemphasis if `raw_energy`, else that of the result.
     """
     length = len(window_L)
     one = np.float32(1)
@@ -221,16 +213,12 @@ def cut(
             row_L[0] = (one - coefficient) * (frame_L[0] - mean) * window_L[0]
             for i in range(1, length):
                 row_L[i] = ((frame_L[i] - mean) - coefficient * (frame_L[i - 1] - mean)) * window_L[i]
-            if raw_NT.size:
+            if energy_NT.size:
                 energy = np.float32(0)
                 for i in range(length):
-                    energy += (frame_L[i] - mean) * (frame_L[i] - mean)
-                raw_NT[n, t] = energy
-            if windowed_NT.size:
-                energy = np.float32(0)
-                for i in range(length):
-                    energy += row_L[i] * row_L[i]
-                windowed_NT[n, t] = energy
+                    value = frame_L[i] - mean if raw_energy else row_L[i]
+                    energy += value * value
+                energy_NT[n, t] = energy
 
 
 @_njit

@@ -28,8 +28,20 @@ _AGAIN = {True: "compute the features again", False: "the audio has samples that
 _HANDFUL = 16  # utterances sent to a process at once where they are normalised one by one
 
 
+@dataclass
+class Unit:
+    """The features of one unit of work, float32 (T, F) each, before CMVN or after all steps."""
+
+    features: dict[str, Tensor] = field(default_factory=dict)
+    uncounted: dict[str, Tensor] = field(default_factory=dict)  # frames that are digital silence, bool (T,)
+    skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
+    silent: list[str] = field(default_factory=list)  # every sample is the same
+    channels: dict[str, str] = field(default_factory=dict)  # utterances not all of whose channels are used, and why
+    stats_2G: Tensor | None = None  # CMVN statistics of all that count, float64, if normalised by utterance or speaker
+
+
 def normalised_by_directory(data: DataDir, config: FeatureConfig) -> bool:
-    """Whether `given_statics` normalises the features with the statistics of the directory (``cmvn.scp``)."""
+    """Whether given features are normalised with the statistics of the directory (``cmvn.scp``)."""
     return config.kind == "given" and config.cmvn == "speaker" and bool(data.cmvn)
 
 
@@ -41,34 +53,6 @@ def values_of(data: DataDir) -> int | None:
         with contextlib.suppress(Speech3Error):  # reported when all are read
             counts[_read(data, location, "feats.scp").shape[1]] += 1
     return counts.most_common(1)[0][0] if counts else None
-
-
-def given_statics(
-    data: DataDir, config: FeatureConfig, values: int | None = None
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Features of all utterances of `data`, float32 (T, F), and the reason for each utterance without features.
-
-    Features with another number of values per frame than `values`, if given, cannot be used.
-
-    If `config` normalises by speaker and the directory has a ``cmvn.scp``, the features are normalised with that.
-    Otherwise they are not normalised, and the caller computes the statistics.
-    """
-    statics: dict[str, Tensor] = {}
-    bad: dict[str, str] = {}
-    for utterance in sorted(data.utterances):
-        try:
-            static_TF = torch.from_numpy(_read(data, data.feats.get(utterance), "feats.scp"))
-            if values is not None and static_TF.shape[1] != values:
-                raise MismatchError(
-                    f"{data.path / 'feats.scp'}: {static_TF.shape[1]} values per frame, but most utterances have"
-                    f" {values}; compute the features again"
-                )
-            if normalised_by_directory(data, config):
-                static_TF = _normalised(data, utterance, static_TF, config)
-            statics[utterance] = static_TF
-        except Speech3Error as error:
-            bad[utterance] = f"{utterance}: {error}"
-    return statics, bad
 
 
 def _read(data: DataDir, location: str | None, name: str) -> np.ndarray:
@@ -99,20 +83,9 @@ def _normalised(data: DataDir, utterance: str, feats_TF: Tensor, config: Feature
             f"{data.path / 'cmvn.scp'}: speaker {speaker}: statistics of {rows} by {columns} values over"
             f" {stats_2G[0, -1]:g} frames do not fit features of {feats_TF.shape[1]} values; compute them again"
         )
-    stats, silent_T = torch.from_numpy(stats_2G), repeated_frames(feats_TF)
-    return apply_cmvn(stats, feats_TF, config.norm_means, config.norm_vars, silent_T)
-
-
-@dataclass
-class Unit:
-    """The features of one unit of work, before CMVN or after all steps."""
-
-    features: dict[str, Tensor] = field(default_factory=dict)
-    uncounted: dict[str, Tensor] = field(default_factory=dict)  # frames that are digital silence, bool (T,)
-    skipped: dict[str, str] = field(default_factory=dict)  # utterance -> reason
-    silent: list[str] = field(default_factory=list)  # every sample is the same
-    channels: dict[str, str] = field(default_factory=dict)  # utterances not all of whose channels are used, and why
-    stats_2G: Tensor | None = None  # CMVN statistics of all that count, float64, if normalised by utterance or speaker
+    if not config.norm_means:
+        return feats_TF
+    return apply_cmvn(torch.from_numpy(stats_2G), feats_TF, config.norm_vars, repeated_frames(feats_TF))
 
 
 def units_of(data: DataDir, config: FeatureConfig) -> list[list[str]]:
@@ -146,11 +119,6 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def by_parts(config: FeatureConfig) -> bool:
-    """Is every utterance or speaker normalised by itself? Then streams need the statistics of all as a prior."""
-    return config.cmvn in ("utterance", "speaker") and config.norm_means and config.kind != "given"
-
-
 @_one_thread()
 def unit_features(
     data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None, values: int | None = None
@@ -163,7 +131,9 @@ def unit_features(
     if normalised_by_directory(data, config):
         config = config.model_copy(update={"cmvn": "none"})
     pairs = [(static_TF, unit.uncounted[utterance]) for utterance, static_TF in unit.features.items()]
-    if by_parts(config) and pairs:
+    # Streams need the statistics of all as a prior where every utterance or speaker is normalised by itself.
+    by_parts = config.cmvn in ("utterance", "speaker") and config.norm_means and config.kind != "given"
+    if by_parts and pairs:
         unit.stats_2G = torch.stack([cmvn_stats(*pair) for pair in pairs]).sum(0)
     groups = [pairs] if config.cmvn == "speaker" else [[pair] for pair in pairs]
     finished = []
@@ -180,11 +150,8 @@ def unit_stats(
 ) -> tuple[np.ndarray | None, dict[str, str]]:
     """CMVN statistics of a unit's frames that count, float64 (2, G) or None if there is none, and what was skipped."""
     unit = _statics(data, config, augmenter, values)
-    total_2G: Tensor | None = None
-    for utterance, static_TF in unit.features.items():
-        stats_2G = cmvn_stats(static_TF, unit.uncounted[utterance])
-        total_2G = stats_2G if total_2G is None else total_2G + stats_2G
-    return None if total_2G is None else total_2G.numpy(), unit.skipped
+    found = [cmvn_stats(static_TF, unit.uncounted[utterance]) for utterance, static_TF in unit.features.items()]
+    return torch.stack(found).sum(0).numpy() if found else None, unit.skipped
 
 
 def _statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None, values: int | None) -> Unit:
@@ -199,8 +166,23 @@ def _statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None, 
 
 
 def _given_statics(data: DataDir, config: FeatureConfig, values: int | None) -> Unit:
-    features, skipped = given_statics(data, config, values)
-    return Unit(features, {utterance: repeated_frames(feats_TF) for utterance, feats_TF in features.items()}, skipped)
+    """Features of ``feats.scp``; normalised only with the statistics of the directory, if there are any to be used."""
+    unit = Unit()
+    for utterance in sorted(data.utterances):
+        try:
+            static_TF = torch.from_numpy(_read(data, data.feats.get(utterance), "feats.scp"))
+            if values is not None and static_TF.shape[1] != values:
+                raise MismatchError(
+                    f"{data.path / 'feats.scp'}: {static_TF.shape[1]} values per frame, but most utterances have"
+                    f" {values}; compute the features again"
+                )
+            if normalised_by_directory(data, config):
+                static_TF = _normalised(data, utterance, static_TF, config)
+        except Speech3Error as error:
+            unit.skipped[utterance] = f"{utterance}: {error}"
+            continue
+        unit.features[utterance], unit.uncounted[utterance] = static_TF, repeated_frames(static_TF)
+    return unit
 
 
 def _computed_statics(data: DataDir, config: FeatureConfig, augmenter: Augmenter | None) -> Unit:

@@ -2,8 +2,8 @@
 
 `packed` is the file: its format, its content, and the packing of a data directory with its alignment. `minibatches` of
 windows are drawn in an order computed for each epoch; `chunks` has those of single chunks, of chunks in streams, and of
-whole utterances. `masks` changes the frames of a minibatch (SpecAugment, frequency warps). `pretraining`
-has minibatches of tasks without transcripts, whose labels `clusters` makes.
+whole utterances. `masks` changes the frames of a minibatch (SpecAugment, frequency warps). `pretraining` has
+minibatches of tasks without transcripts, and the clusters that label them.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         default_chunk,
         padded_frames,
     )
-    from speech3.frames.clusters import cluster_frames, nearest_cluster
     from speech3.frames.masks import FrequencyWarp, SpecAugment, frequency_warp, spec_augment
     from speech3.frames.minibatches import Minibatches, window_indices
     from speech3.frames.packed import (
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
         verify_once,
         write_frames,
     )
-    from speech3.frames.pretraining import HiddenLabels, Pretraining
+    from speech3.frames.pretraining import HiddenLabels, Pretraining, cluster_frames, nearest_cluster
 else:
     __getattr__ = door(__file__)
 

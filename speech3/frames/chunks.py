@@ -2,19 +2,15 @@
 
 Single chunks (`Chunks`), for LF-MMI, MMI and sMBR and for time-delay networks: in each epoch an utterance is covered
 once by as few chunks as possible, spaced evenly and shifted a little at random. Context comes from the utterance, whose
-edge frames are repeated beyond its ends. In an utterance that is shorter than a chunk this counts as a longer last
-phone. At another speed log mel frames are interpolated in time and warped in frequency, since both change when a
-recording is played faster (Ko et al. 2015, who resample the recordings).
+edge frames are repeated beyond its ends. At another speed log mel frames are interpolated in time and warped in
+frequency, since both change when a recording is played faster (Ko et al. 2015, who resample the recordings).
 
 Whole utterances (`WholeUtterances`), for LF-MMI numerators made from whole transcripts: a minibatch has as many of
 about the same length as fit into it, padded to the longest by repeating their last frames.
 
 Streams (`Sequences`): the shuffled utterances are concatenated and cut into chunks of T steps, the last of an utterance
-maybe shorter; with `delay` an utterance has more steps at its end, and as many without a target at its beginning. The
-sequence of chunks is cut into equal segments, one for each stream of each row. A row is a series of minibatches that
-one worker computes in order: stream b of a minibatch continues stream b of the one before. The carried state is reset
-at the beginning of an utterance, and of a row. Only the frames of one minibatch are gathered at a time, and spliced on
-the device.
+maybe shorter. The sequence of chunks is cut into equal segments, one for each stream of each row; a row is a series of
+minibatches that one worker computes in order, in which stream b of a minibatch continues stream b of the one before.
 
 Axes: B chunks, utterances or streams of a minibatch, L frames of a chunk with its context (K in streams), T outputs or
 steps of a chunk, W context window, F feature bins, M mel bins, U utterances (U1: and the end of the last), A all steps,
@@ -97,21 +93,13 @@ class Chunk:
 class Chunks:
     """The chunks of a packed file, in minibatches. A minibatch depends only on (epoch, number).
 
-    Parameters
-    ----------
-    left, right
-        Context, in frames.
-    chunk
-        Frames of a chunk, a multiple of `subsampling`, which is frames per output.
-    streams
-        B, chunks per minibatch; the last minibatch may have fewer.
-    speeds, warp, masks
-        Augmentation in `draw`, but not in `sequential`.
-    warm_up
-        None: the network has a finite context. Else it is recurrent, and reads this many frames, a multiple of
-        `subsampling`, before those of `left`.
-    targets
-        Makes the targets of some chunks; None: the label of the middle frame of each output, (B * T,) int64.
+    `left`, `right`: context, in frames.
+    `chunk`: its frames, a multiple of `subsampling`, which is frames per output.
+    `streams`: B; the last minibatch may have fewer.
+    `speeds`, `warp`, `masks`: augmentation in `draw`, not in `sequential`.
+    `warm_up`: None for a network with a finite context; a recurrent one reads this many frames, a multiple of
+    `subsampling`, before those of `left`. `targets` makes the targets of some chunks; None: the label of the middle
+    frame of each output, (B * T,) int64.
     """
 
     rows: tuple[range, ...] | None = None
@@ -240,22 +228,15 @@ class Chunks:
 class SequenceInputs(NamedTuple):
     """The input of a recurrent model.
 
-    Attributes
-    ----------
-    feats_TBWF
-        float32 windows, with the edge frames of an utterance repeated beyond its ends; may not be contiguous. Values
-        beyond a chunk's length are padding: repeated last frames, or in a stream that has ended arbitrary frames.
-    lengths_B
-        Steps of each chunk, including lookahead steps; 0 in a stream that has ended.
-    begins_B
-        Reset the carried state before this chunk.
-    scored_N, steps_A
-        t * B + b of each step with a target, and of each step within its chunk's length.
-    own
-        Steps of the chunk itself, after which the state is carried on. Further steps, if any, are lookahead, or those
-        in which the last targets of the chunk come.
-    place
-        (epoch, number). The carried state comes from (epoch, number - 1).
+    `feats_TBWF`: float32 windows, perhaps not contiguous, with the edge frames of an utterance repeated beyond its
+    ends. Values beyond a chunk's length are padding: repeated last frames, or in a stream that has ended arbitrary
+    frames.
+    `lengths_B`: steps of each chunk with its lookahead; 0 in a stream that has ended.
+    `begins_B`: reset the carried state before this chunk.
+    `scored_N`, `steps_A`: t * B + b of each step with a target, and of each within its chunk's length.
+    `own`: steps after which the state is carried on; further ones are lookahead, or those in which the last targets
+    come.
+    `place`: (epoch, number); the carried state comes from (epoch, number - 1).
     """
 
     feats_TBWF: Tensor
@@ -285,29 +266,18 @@ class Sequences:
 
     Every frame is in one chunk of an epoch. All minibatches but one have as many chunks as streams.
 
-    Parameters
-    ----------
-    chunk
-        T, in steps. With at least the steps of the longest utterance, utterances stay whole.
-    streams
-        B.
-    delay
-        Steps by which a target comes later than its frame.
-    lookahead
-        Steps after a chunk that are included in its input.
-    targets_inside
-        The input has `delay` more steps after a chunk, in which its last targets come; else the next chunk has them.
-    warp, masks
-        Augmentation in `draw`, but not in `sequential`: warp and frequency masks are drawn per utterance, time masks
-        per chunk.
-    row_minibatches
-        Approximate length of a row. With longer rows, fewer segments begin without the state of the preceding chunk;
-        with shorter rows, there are more of them to distribute over workers.
+    `chunk`: T, in steps; with those of the longest utterance, utterances stay whole.
+    `streams`: B.
+    `delay`: steps by which a target comes later than its frame.
+    `lookahead`: steps after a chunk that are included in its input.
+    `targets_inside`: the input has `delay` more steps after a chunk, in which its last targets come; else the next
+    chunk has them.
+    `warp`, `masks`: augmentation in `draw`, not in `sequential`; warp and frequency masks are drawn per utterance, time
+    masks per chunk.
+    `row_minibatches`: about the length of a row; in longer rows fewer segments begin without the state of the chunk
+    before, of shorter rows there are more to distribute over workers.
 
-    Attributes
-    ----------
-    rows
-        Numbers of the minibatches of each row, the same in every epoch.
+    `rows`: numbers of the minibatches of each row, the same in every epoch.
     """
 
     def __init__(

@@ -212,25 +212,17 @@ def free_bytes(device: torch.device) -> float:
 class Minibatches:
     """The minibatches of a packed file. A minibatch depends only on (epoch, number), in whatever order they are drawn.
 
-    The last minibatch has between half and one and a half times `minibatch` frames, so that none is so small that its
-    gradient is mostly noise. On the CPU, frames are gathered directly from the memory map of the file (shared by all
-    processes that have it open). To another device the frames are copied once, or chunk by chunk, if they fit;
-    otherwise minibatches are gathered on the host, and only these are copied. The minibatches are the same in all
-    cases.
+    The last one has between half and one and a half times `minibatch` frames, so that its gradient is not mostly noise.
+    On the CPU, frames are gathered from the memory map of the file, which processes share. To another device they are
+    copied once, or chunk by chunk, if they fit; else minibatches are gathered on the host and copied. They are always
+    the same.
 
-    Parameters
-    ----------
-    left, right
-        Context, in frames.
-    warp, masks
-        Augmentation in `draw`, but not in `sequential`; each window has its own masks.
-    chunk_frames
-        0: the whole corpus is shuffled (which is slow on a host whose memory is smaller than the file). Otherwise the
-        number of frames of a chunk (at least `PIECES` minibatches), from `PIECES` places of the corpus, which are
-        shuffled together; two chunks are on the device at a time. The order depends on this number, but never on the
-        machine.
-    sharers
-        Number of processes that have a copy on the same device.
+    `left`, `right`: context, in frames.
+    `warp`, `masks`: augmentation in `draw`, but not in `sequential`; each window has its own masks.
+    `sharers`: processes that have a copy on the same device.
+    `chunk_frames`: 0: the whole corpus is shuffled (slow on a host whose memory is smaller than the file); else the
+    frames of a chunk (at least `PIECES` minibatches), from `PIECES` places of the corpus, which are shuffled together.
+    Two chunks are on the device at a time. The order depends on this number, but never on the machine.
     """
 
     rows: tuple[range, ...] | None = None  # they may be computed in any order
@@ -330,7 +322,6 @@ class Minibatches:
 
 
 def num_minibatches(num_frames: int, minibatch: int) -> int:
-    """Number of minibatches of about `minibatch` frames in an epoch."""
     return max(1, (num_frames + minibatch // 2) // minibatch)
 
 

@@ -109,7 +109,6 @@ class Sections:
 
 
 def open_sections(path: Path) -> Sections:
-    """Memory-map a file of sections."""
     if not path.is_file():
         raise MissingError(f"{path}: no such file; make it with speech3 pack, or with a recipe's stage train")
     with path.open("rb") as stream:
@@ -276,10 +275,7 @@ class PackReport:
 def open_packed(path: Path | str) -> PackedFrames:
     """Memory-map a packed file; small files are verified at once, large ones by `verify_once`.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, not a packed file, truncated or damaged, or holds no frames.
+    Raises Speech3Error: the file is missing, not a packed file, truncated or damaged, or holds no frames.
     """
     sections = open_sections(Path(path))
     about = sections.about
@@ -366,22 +362,13 @@ def write_frames(
 ) -> PackReport:
     """Write frames and their senones of some utterances, in this order, in constant memory.
 
-    Parameters
-    ----------
-    feats
-        Utterance id to (T, F) float array; looked up one at a time.
-    alignments
-        Utterance id to (T,) int array of senones. If its length differs from that of the features by at most two
-        frames, both are cut to the shorter length.
-    num_senones
-        S; every senone must be below it.
+    `feats`: utterance id to (T, F) float array, looked up one at a time.
+    `alignments`: utterance id to (T,) int array of senones below `num_senones`. If the lengths differ by at most two
+    frames, both are cut to the shorter length.
 
-    Raises
-    ------
-    Speech3Error
-        More than 5 % of the utterances are unusable (no alignment, no features, lengths that differ, values that are
-        not finite, no frame), or there are no utterances; a senone is not below `num_senones`; feature dimensions
-        differ.
+    Raises Speech3Error: there are no utterances, or more than 5 % of them are unusable (no alignment, features or
+    frame, lengths that differ, values that are not finite, other feature dimensions); a senone is not below
+    `num_senones`.
     """
     path = Path(path)
     if not utterances:
@@ -515,20 +502,12 @@ def pack_aligned(
 ) -> Packed:
     """Write ``train.frames``, ``heldout.frames`` and ``features.yaml`` into `out`.
 
-    Parameters
-    ----------
-    alignment
-        Directory with ``ali.ark``: a pdf for each frame.
-    hmm
-        Directory with ``hmm.json``, which holds the number of pdfs.
-    heldout
-        Share of the hours that is held out, drawn by speaker from `seed`.
+    `alignment`: directory with ``ali.ark``, a pdf for each frame.
+    `hmm`: directory with ``hmm.json``, which holds the number of pdfs.
+    `heldout`: share of the hours that is held out, drawn by speaker from `seed`.
 
-    Raises
-    ------
-    Speech3Error
-        The alignment is of other utterances (none of `data`, or it lacks more than 5 % of them) or of another model;
-        more than 5 % of the utterances cannot be used; the data cannot be split by speaker.
+    Raises Speech3Error: the alignment is of other utterances (none of `data`, or it lacks more than 5 % of them) or of
+    another model; more than 5 % of the utterances cannot be used; the data cannot be split by speaker.
     """
     _check_given(alignment, hmm)
     senones, num_pdfs = IntArkReader(alignment / "ali.ark"), read_json(hmm / "hmm.json")["pdfs"]

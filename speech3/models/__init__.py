@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from speech3.models.linear import BF16_WORTH_IT, bf16_over_float32, gemm_library, use_gemm_library
     from speech3.models.lstm import Lstm
     from speech3.models.normalised_relu import BatchNorm
-    from speech3.models.online import OnlineNetwork, OnlineRecurrent, OnlineWindows
+    from speech3.models.online import OnlineNetwork
     from speech3.models.onnx import to_onnx
     from speech3.models.onnx_runtime import OnnxNetwork
     from speech3.models.registry import build, load_network, network_tensors
@@ -51,8 +51,6 @@ __all__ = [
     "Lstm",
     "ModelInfo",
     "OnlineNetwork",
-    "OnlineRecurrent",
-    "OnlineWindows",
     "OnnxNetwork",
     "Reconstruction",
     "SmoothedCrossEntropy",

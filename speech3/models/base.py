@@ -1,13 +1,11 @@
 """Base class of the acoustic models: normalises the input, knows its context, scores whole utterances.
 
-After it, frame cross-entropy over senones with its gradient and the number of correctly classified frames, in few
-passes, and the spans of an utterance that a recurrent model scores one by one, carrying its state along.
+After it the losses on frames, in few passes: with their gradient they return the number of correctly classified frames.
 
-Axes: N utterances or windows, T frames of an utterance, W context window, F feature bins, B minibatch, S senones, D
-values of a window, H units of the last hidden layer.
+Axes: T frames of an utterance, F feature bins, B minibatch, S senones, D values of a window, H units of the last hidden
+layer, N hidden frames.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,24 +23,15 @@ class AcousticModel(nn.Module):
     The input is shifted and scaled by the mean and standard deviation of the training frames. Both are buffers, like
     nnet1's ``<AddShift>`` and ``<Rescale>``; they are zero and one until `set_input_statistics`.
 
-    Attributes
-    ----------
-    logit_layers
-        Names of the output layer and of the second one, if there is one; also for `speech3.engine.optimizers`.
-    recurrent
-        Trained on sequences of frames with a state (`speech3.frames.chunks`), not on single windows.
-    delay
-        Frames by which an output lags behind its input frame.
-    bidirectional
-        A frame's scores depend on all later frames.
-    subsampling, center
-        Input frames per output, and the index of the middle one, on which the window of the output is centred.
-    left_context, right_context
-        Frames before and after an output's own frames on which it depends; in a recurrent model, those of a step.
-    two_outputs
-        In training on chunks there is a second output layer, for cross-entropy besides LF-MMI.
-    with_hidden
-        The outputs of windows are a pair with the last hidden layer, for the autoencoder's loss.
+    - `logit_layers`: names of the output layer and of the second one, if any; also for `speech3.engine.optimizers`.
+    - `recurrent`: trained on sequences of frames with a state (`speech3.frames.chunks`), not on single windows.
+    - `delay`: frames by which an output lags behind its input frame.
+    - `bidirectional`: a frame's scores depend on all later frames.
+    - `subsampling`, `center`: input frames per output, and the index of the middle one, on which its window is centred.
+    - `left_context`, `right_context`: frames around an output's own on which it depends (recurrent: a step's).
+    - `two_outputs`: in training on chunks there is a second output layer, for cross-entropy besides LF-MMI.
+    - `outputs_at_a_time`: bounds the memory of `score`, and gives oneDNN's cache a single shape.
+    - `with_hidden`: the outputs of windows are a pair with the last hidden layer, for the autoencoder's loss.
     """
 
     shift_F: Tensor
@@ -51,6 +40,7 @@ class AcousticModel(nn.Module):
     recurrent = False
     delay = 0
     bidirectional = False
+    outputs_at_a_time = 1024
     with_hidden = False
 
     def __init__(self, config: ModelConfig, feat_dim: int, num_senones: int) -> None:
@@ -82,7 +72,14 @@ class AcousticModel(nn.Module):
 
         Edge frames are repeated beyond the ends. Apart from the logits, memory does not grow with the utterance.
         """
-        raise NotImplementedError
+        outputs = -(-len(feats_TF) // self.subsampling)
+        logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
+        for start in range(0, outputs, self.outputs_at_a_time):
+            stop = min(start + self.outputs_at_a_time, outputs)
+            first, end = start * self.subsampling - self.left_context, stop * self.subsampling + self.right_context
+            seen_T = torch.arange(first, end, device=feats_TF.device).clamp_(0, len(feats_TF) - 1)
+            logits_TS[start:stop] = self.score_inside(feats_TF[seen_T])
+        return logits_TS
 
     def score_inside(self, feats_TF: Tensor) -> Tensor:
         """Logits of the frames that have `left_context` and `right_context` around them in `feats_TF`, in order.
@@ -183,28 +180,3 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:
         (difference_BS,) = ctx.saved_tensors
         return difference_BS * (grad / len(difference_BS)), None
-
-
-@dataclass(frozen=True)
-class Span:
-    """Consecutive steps of an utterance, each with the frames of an output; steps after the last repeat its last frame.
-
-    Steps from `start` to `stop` include those that serve only as lookahead; the first `own` have scores and change the
-    state. The last of these return the scores of the outputs from `begin` to `end`; those before fall within the
-    initial delay.
-    """
-
-    start: int
-    stop: int
-    own: int
-    begin: int
-    end: int
-
-
-def spans(outputs: int, *, delay: int, at_a_time: int, beyond: int) -> Iterator[Span]:
-    """Yield the spans of an utterance, of `at_a_time` own steps and `beyond` lookahead steps; `delay` is in steps."""
-    steps = outputs + delay if outputs else 0
-    for start in range(0, steps, at_a_time):
-        own = min(at_a_time, steps - start)
-        begin, end = (max(0, step - delay) for step in (start, start + own))
-        yield Span(start, min(start + own + beyond, steps), own, begin, end)

@@ -7,24 +7,21 @@
     o_t = sigmoid(W_o x_t + R_o h_(t-1) + b_o + p_o c_t)         output gate
     h_t = P (o_t tanh(c_t))                                      output
 
-The peepholes p (diagonal) and the recurrent projection P, which may both be absent, are those of Sak et al. 2014, "Long
-Short-Term Memory Based Recurrent Neural Network Architectures for Large Vocabulary Speech Recognition". Clipping keeps
-a cell that integrates its input over hundreds of frames from growing without bound (Kaldi's `cell-clip`, 50).
+Diagonal peepholes p and the recurrent projection P, which may be absent, are those of Sak et al. 2014. Clipping keeps a
+cell that integrates its input over hundreds of frames from growing without bound (Kaldi's `cell-clip`, 50).
 
-`nn.LSTM` cannot clip, and a loop over `nn.LSTMCell` spends its time on hundreds of small operations. Here the whole
-sequence is one node of autograd's graph (`_ClippedLstm`), and everything that does not depend on the previous frame is
-computed for all frames at once: the product with the input before the forward loop, the gradients of weights and input
-after the backward loop. In each loop remain one product and one pass over the cells, of which there are three
-equivalent versions: plain PyTorch below (the reference for the others), compiled by numba for float32 on a CPU
-(`clipped_cpu`), and by Triton for float32 on CUDA (`clipped_cuda`). For the backward pass the gates of each frame are
-kept, and its cell before clipping (where it was clipped, no gradient passes).
+The whole sequence is one node of autograd's graph. The product with the input comes before the forward loop, the
+gradients of weights and input after the backward loop, for all frames at once. In each loop remain one product and one
+pass over the cells: in plain PyTorch below (the reference), by numba (`clipped_cpu`), or by Triton (`clipped_cuda`).
+The backward pass needs the gates of each frame and its cell before clipping: where that was clipped, no gradient
+passes.
 
 Axes: T frames, S frames and the state before the first, B streams, I inputs, C cells, R outputs (C without projection),
 G gates of all cells: i, f, g, o, C each. N frames of all streams. 3: peepholes of i, f, o.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -34,10 +31,9 @@ from torch import Tensor
 from speech3.models import clipped_cpu
 from speech3.models.linear import exactly, multiply
 
-# Activates the gates of frame t, given the term from the previous output, and computes its cells and outputs in place.
-ForwardStep = Callable[[int, Tensor], None]
-# Computes the gradients of the gates of frame t, given the gradient of its output from the next frame.
-BackwardStep = Callable[[int, Tensor], None]
+# Computes the cells of frame t in place: forward from the recurrent product (B, G) with the previous outputs, backward
+# from the gradient (B, C) of the outputs that comes from the next frame.
+Step = Callable[[int, Tensor], None]
 
 _MANY_FRAMES, _FEW_ROWS = 8, 32  # least frames, most rows for which a copy of the recurrent weights pays, as measured
 
@@ -54,28 +50,14 @@ def clipped_lstm(
     weight_peep_3C: Tensor | None = None,
     weight_hr_RC: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A layer of LSTM cells with c_t limited to +-`clip`, over a whole chunk.
+    """A layer of LSTM cells with c_t limited to +-`clip`, over a whole chunk; infinity gives exactly `nn.LSTM`.
 
-    Parameters
-    ----------
-    x_TBI
-        Inputs, T > 0; any strides. All other tensors have one floating-point type, in which everything is computed even
-        under autocast. All tensors are on one device.
-    h0_BR, c0_BC
-        State before the first frame: last outputs and cells.
-    weight_ih_GI, weight_hh_GR, bias_G
-        As in `nn.LSTM`, with the gates in the order i, f, g, o, but one bias, the sum of its two.
-    clip
-        Above zero; infinity gives exactly `nn.LSTM`.
-    weight_peep_3C
-        Peepholes of the gates i and f (from the previous cell) and o (from the clipped cell).
-    weight_hr_RC
-        Recurrent projection, `nn.LSTM`'s `proj_size`; without it R = C.
+    `x_TBI` has any strides and T > 0. All other tensors have one floating-point type, in which everything is computed
+    even under autocast. Weights are as in `nn.LSTM`, gates in the order i, f, g, o, but with one bias, the sum of its
+    two.
 
-    Returns
-    -------
-    y_TBR, h_BR, c_BC
-        Outputs of all frames; outputs and cells of the last. Gradients flow through all three.
+    Returns `y_TBR`, `h_BR`, `c_BC`: outputs of all frames; outputs and cells of the last. Gradients flow through all
+    three.
     """
     if not (clip > 0 and len(x_TBI)):
         raise ValueError(f"clipped_lstm: clip {clip} must be above zero, and {len(x_TBI)} frames must be at least one")
@@ -108,7 +90,7 @@ class _ClippedLstm(torch.autograd.Function):
         h_SBR = x_TBI.new_empty(frames + 1, *h0_BR.shape)
         h_SBR[0] = h0_BR
         out_TBC = h_SBR[1:] if w_hr_RC is None else x_TBI.new_empty(frames, *c0_BC.shape)
-        step = _forward_step(gates_TBG, cells_SBC, out_TBC, w_peep_3C, clip)
+        step = _step_of("forward", (gates_TBG, cells_SBC, out_TBC), w_peep_3C, clip)
         # Frame by frame: only the recurrent product, and the cell in place.
         w_many_hh_GR = _for_many(w_hh_GR, frames, streams)
         w_many_hr_RC = None if w_hr_RC is None else _for_many(w_hr_RC, frames, streams)
@@ -139,7 +121,8 @@ class _ClippedLstm(torch.autograd.Function):
             d_out_TBC = multiply(d_y_TBR.view(-1, d_y_TBR.shape[-1]), w_hr_RC.t()).view(frames, streams, -1)
         # Back through time: gradients of the gates.
         d_gates_TBG = torch.empty_like(gates_TBG)
-        step = _backward_step(gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG, w_peep_3C, ctx.clip)
+        buffers = gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG
+        step = _step_of("backward", buffers, w_peep_3C, ctx.clip)
         for t, d_gates_BG in reversed(list(enumerate(d_gates_TBG.unbind()))):
             if w_hr_RC is None:
                 step(t, d_next_BR)
@@ -196,29 +179,37 @@ def _triton_steps() -> ModuleType | None:
     return clipped_cuda
 
 
-def _forward_step(
-    gates_TBG: Tensor, cells_SBC: Tensor, out_TBC: Tensor, w_peep_3C: Tensor | None, clip: float
-) -> ForwardStep:
-    """The function that computes a frame of these buffers in place; gates_TBG holds the products with the inputs."""
-    if fast := _fast_steps(gates_TBG):
-        return fast.forward_step(gates_TBG, cells_SBC, out_TBC, w_peep_3C, clip)
-
-    def step(t: int, recurrent_BG: Tensor) -> None:
-        i, f, g, o = gates_TBG[t].add_(recurrent_BG).chunk(4, -1)
-        c_before = cells_SBC[t].clamp(-clip, clip) if t else cells_SBC[0]
-        if w_peep_3C is not None:
-            i += w_peep_3C[0] * c_before
-            f += w_peep_3C[1] * c_before
-        cells_SBC[t + 1] = f.sigmoid_() * c_before + i.sigmoid_() * g.tanh_()
-        c = cells_SBC[t + 1].clamp(-clip, clip)
-        if w_peep_3C is not None:
-            o += w_peep_3C[2] * c
-        out_TBC[t] = o.sigmoid_() * c.tanh()
-
-    return step
+def _step_of(direction: str, buffers: Sequence[Tensor], w_peep_3C: Tensor | None, clip: float) -> Step:
+    """The pass over the cells of a frame, ``forward`` or ``backward``, in these buffers."""
+    if fast := _fast_steps(buffers[0]):
+        step: Step = fast.step_of(direction, buffers, w_peep_3C, clip)
+        return step
+    return functools.partial(_PLAIN[direction], *buffers, w_peep_3C, clip)
 
 
-def _backward_step(
+def _forward(
+    gates_TBG: Tensor,
+    cells_SBC: Tensor,
+    out_TBC: Tensor,
+    w_peep_3C: Tensor | None,
+    clip: float,
+    t: int,
+    recurrent_BG: Tensor,
+) -> None:
+    """`gates_TBG` holds the products with the inputs, which are replaced by the activated gates."""
+    i, f, g, o = gates_TBG[t].add_(recurrent_BG).chunk(4, -1)
+    c_before = cells_SBC[t].clamp(-clip, clip) if t else cells_SBC[0]
+    if w_peep_3C is not None:
+        i += w_peep_3C[0] * c_before
+        f += w_peep_3C[1] * c_before
+    cells_SBC[t + 1] = f.sigmoid_() * c_before + i.sigmoid_() * g.tanh_()
+    c = cells_SBC[t + 1].clamp(-clip, clip)
+    if w_peep_3C is not None:
+        o += w_peep_3C[2] * c
+    out_TBC[t] = o.sigmoid_() * c.tanh()
+
+
+def _backward(
     gates_TBG: Tensor,
     cells_SBC: Tensor,
     d_out_TBC: Tensor,
@@ -226,31 +217,26 @@ def _backward_step(
     d_gates_TBG: Tensor,
     w_peep_3C: Tensor | None,
     clip: float,
-) -> BackwardStep:
-    """The function that computes a frame's gradients, called from the last frame to the first.
+    t: int,
+    d_next_BC: Tensor,
+) -> None:
+    """`d_cell_BC` holds the gradient of the cells from the next frame; it is replaced by that of the previous cells."""
+    i, f, g, o = gates_TBG[t].chunk(4, -1)
+    d_i, d_f, d_g, d_o = d_gates_TBG[t].chunk(4, -1)
+    c_before = cells_SBC[t].clamp(-clip, clip) if t else cells_SBC[0]
+    tanh_c = cells_SBC[t + 1].clamp(-clip, clip).tanh()
+    d_out = d_out_TBC[t] + d_next_BC
+    d_o.copy_(d_out * tanh_c * o * (1 - o))
+    d_cell_BC.add_(d_out * o * (1 - tanh_c * tanh_c))
+    if w_peep_3C is not None:
+        d_cell_BC.add_(d_o * w_peep_3C[2])
+    d_cell_BC.mul_(cells_SBC[t + 1].abs() <= clip)
+    d_i.copy_(d_cell_BC * g * i * (1 - i))
+    d_f.copy_(d_cell_BC * c_before * f * (1 - f))
+    d_g.copy_(d_cell_BC * i * (1 - g * g))
+    d_cell_BC.mul_(f)
+    if w_peep_3C is not None:
+        d_cell_BC.add_(d_i * w_peep_3C[0] + d_f * w_peep_3C[1])
 
-    d_cell_BC holds the gradient of the frame's cells from the next frame; the call replaces it by that of the previous
-    frame's cells.
-    """
-    if fast := _fast_steps(gates_TBG):
-        return fast.backward_step(gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG, w_peep_3C, clip)
 
-    def step(t: int, d_next_BC: Tensor) -> None:
-        i, f, g, o = gates_TBG[t].chunk(4, -1)
-        d_i, d_f, d_g, d_o = d_gates_TBG[t].chunk(4, -1)
-        c_before = cells_SBC[t].clamp(-clip, clip) if t else cells_SBC[0]
-        tanh_c = cells_SBC[t + 1].clamp(-clip, clip).tanh()
-        d_out = d_out_TBC[t] + d_next_BC
-        d_o.copy_(d_out * tanh_c * o * (1 - o))
-        d_cell_BC.add_(d_out * o * (1 - tanh_c * tanh_c))
-        if w_peep_3C is not None:
-            d_cell_BC.add_(d_o * w_peep_3C[2])
-        d_cell_BC.mul_(cells_SBC[t + 1].abs() <= clip)
-        d_i.copy_(d_cell_BC * g * i * (1 - i))
-        d_f.copy_(d_cell_BC * c_before * f * (1 - f))
-        d_g.copy_(d_cell_BC * i * (1 - g * g))
-        d_cell_BC.mul_(f)
-        if w_peep_3C is not None:
-            d_cell_BC.add_(d_i * w_peep_3C[0] + d_f * w_peep_3C[1])
-
-    return step
+_PLAIN: dict[str, Callable[..., None]] = {"forward": _forward, "backward": _backward}

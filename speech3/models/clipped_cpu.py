@@ -1,14 +1,14 @@
 """The pass over the cells of one frame of a clipped LSTM (formulas: `clipped`), for float32 on a CPU, by numba.
 
-All of a frame's element-wise work is one loop over its cells, which LLVM compiles to the processor's widest vectors.
-For that the loop must not call the C library, so sigmoid and tanh use an exponential of their own, which is exact to a
-relative error of 1.5e-7 (a rounding of float32 is 0.6e-7) and propagates NaN. The loop for a frame takes a tenth of the
-time of the product before it.
+One loop over a frame's cells, which LLVM compiles to the processor's widest vectors, in a tenth of the time of the
+product before it. It must not call the C library, so sigmoid and tanh use an exponential of their own, exact to a
+relative error of 1.5e-7 (a rounding of float32 is 0.6e-7), which propagates NaN.
 
 Axes: T frames, S frames and the state before the first, B streams, C cells, G gates of all cells: i, f, g, o, C each.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numba
 import numpy as np
@@ -27,45 +27,26 @@ _ROUND = np.float32(1.5 * 2**23)  # a float32 plus this has no bits left for a f
 _E0, _E1, _E2, _E3, _E4, _E5 = np.array([1.00000001, 0.5, 0.16666505, 0.04166635, 0.00836916, 0.00139411], np.float32)
 
 
-def forward_step(
-    gates_TBG: Tensor, cells_SBC: Tensor, out_TBC: Tensor, w_peep_3C: Tensor | None, clip: float
+def step_of(
+    direction: str, buffers: Sequence[Tensor], w_peep_3C: Tensor | None, clip: float
 ) -> Callable[[int, Tensor], None]:
-    gates, cells, out, peep = gates_TBG.numpy(), cells_SBC.numpy(), out_TBC.numpy(), _peepholes(w_peep_3C)
+    """The pass over the cells of a frame, ``forward`` or ``backward``; `buffers` as in `clipped`, in its order."""
+    kernel: Any = {"forward": _forward, "backward": _backward}[direction]
+    arrays = [each.numpy() for each in buffers]
+    peep_3C = None if w_peep_3C is None else w_peep_3C.contiguous().numpy()  # None: compiled without peepholes
     limit = np.float32(clip)
 
-    def step(t: int, recurrent_BG: Tensor) -> None:
-        _forward(t, gates, recurrent_BG.numpy(), cells, out, peep, limit)
+    def step(t: int, from_neighbour: Tensor) -> None:
+        kernel(t, from_neighbour.numpy(), *arrays, peep_3C, limit)
 
     return step
-
-
-def backward_step(
-    gates_TBG: Tensor,
-    cells_SBC: Tensor,
-    d_out_TBC: Tensor,
-    d_cell_BC: Tensor,
-    d_gates_TBG: Tensor,
-    w_peep_3C: Tensor | None,
-    clip: float,
-) -> Callable[[int, Tensor], None]:
-    gates, cells, d_out = gates_TBG.numpy(), cells_SBC.numpy(), d_out_TBC.numpy()
-    d_cell, d_gates, peep, limit = d_cell_BC.numpy(), d_gates_TBG.numpy(), _peepholes(w_peep_3C), np.float32(clip)
-
-    def step(t: int, d_next_BC: Tensor) -> None:
-        _backward(t, gates, cells, d_out, d_next_BC.numpy(), d_cell, d_gates, peep, limit)
-
-    return step
-
-
-def _peepholes(w_peep_3C: Tensor | None) -> np.ndarray | None:
-    """None compiles to loops without peepholes."""
-    return None if w_peep_3C is None else w_peep_3C.contiguous().numpy()
 
 
 @_jit
-def _forward(t, gates_TBG, recurrent_BG, cells_SBC, out_TBC, peep_3C, limit):  # type: ignore[no-untyped-def] # pragma: no cover
+def _forward(t, recurrent_BG, gates_TBG, cells_SBC, out_TBC, peep_3C, limit):  # type: ignore[no-untyped-def] # pragma: no cover
+    """One loop over the cells of each stream; the gates of the frame are replaced by their activations."""
     cells = out_TBC.shape[2]
-    limit_before = limit if t > 0 else np.float32(np.inf)
+    limit_before = limit if t > 0 else np.float32(np.inf)  # the initial state is not clipped
     for b in range(out_TBC.shape[1]):
         gates, recurrent = gates_TBG[t, b], recurrent_BG[b]
         i_C, f_C, g_C, o_C = gates[:cells], gates[cells : 2 * cells], gates[2 * cells : 3 * cells], gates[3 * cells :]
@@ -87,9 +68,10 @@ def _forward(t, gates_TBG, recurrent_BG, cells_SBC, out_TBC, peep_3C, limit):  #
 
 
 @_jit
-def _backward(t, gates_TBG, cells_SBC, d_out_TBC, d_next_BC, d_cell_BC, d_gates_TBG, peep_3C, limit):  # type: ignore[no-untyped-def] # pragma: no cover
+def _backward(t, d_next_BC, gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG, peep_3C, limit):  # type: ignore[no-untyped-def] # pragma: no cover
+    """One loop over the cells of each stream."""
     cells = d_out_TBC.shape[2]
-    limit_before = limit if t > 0 else np.float32(np.inf)
+    limit_before = limit if t > 0 else np.float32(np.inf)  # the initial state is not clipped
     for b in range(d_out_TBC.shape[1]):
         gates, d_gates = gates_TBG[t, b], d_gates_TBG[t, b]
         i_C, f_C, g_C, o_C = gates[:cells], gates[cells : 2 * cells], gates[2 * cells : 3 * cells], gates[3 * cells :]

@@ -1,15 +1,12 @@
 """The pass over the cells of one frame of a clipped LSTM (formulas: `clipped`), for float32 on CUDA, by Triton.
 
-Without it a frame takes some twenty launches of tiny kernels; with it, one, besides the product. Results are written to
-buffers for all frames, at the frame's number.
-
-Imported only where it is used: Triton comes with PyTorch for CUDA, not with PyTorch for the CPU. Without a GPU the
-kernels run in Triton's interpreter, on CPU tensors, if TRITON_INTERPRET=1 is set before this module is imported.
+One launch for each frame, besides the product, in place of some twenty. Triton comes only with PyTorch for CUDA. With
+TRITON_INTERPRET=1 set before the import, the kernels run on CPU tensors.
 
 Axes: T frames, S frames and the state before the first, B streams, C cells, G gates of all cells: i, f, g, o, C each.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import triton
@@ -19,64 +16,27 @@ from torch import Tensor
 _BLOCK = 256  # cells per program
 
 
-def forward_step(
-    gates_TBG: Tensor, cells_SBC: Tensor, out_TBC: Tensor, w_peep_3C: Tensor | None, clip: float
+def step_of(
+    direction: str, buffers: Sequence[Tensor], w_peep_3C: Tensor | None, clip: float
 ) -> Callable[[int, Tensor], None]:
-    peep, has_peep = _peepholes(w_peep_3C, gates_TBG)
+    """The pass over the cells of a frame, ``forward`` or ``backward``; `buffers` as in `clipped`, in its order."""
+    kernel, cells_SBC = {"forward": _forward, "backward": _backward}[direction], buffers[1]
     count, cells = cells_SBC[0].numel(), cells_SBC.shape[-1]
+    peep_3C = cells_SBC if w_peep_3C is None else w_peep_3C.contiguous()  # without peepholes any tensor: it is not read
+    options = peep_3C, clip, count, cells, w_peep_3C is not None, _BLOCK
 
-    def step(t: int, recurrent_BG: Tensor) -> None:
-        with torch.cuda.device_of(gates_TBG):  # Triton launches on the current device, not on that of the tensors
-            _forward[(triton.cdiv(count, _BLOCK),)](
-                t, gates_TBG, recurrent_BG, cells_SBC, out_TBC, peep, clip, count, cells, has_peep, _BLOCK
-            )
-
-    return step
-
-
-def backward_step(
-    gates_TBG: Tensor,
-    cells_SBC: Tensor,
-    d_out_TBC: Tensor,
-    d_cell_BC: Tensor,
-    d_gates_TBG: Tensor,
-    w_peep_3C: Tensor | None,
-    clip: float,
-) -> Callable[[int, Tensor], None]:
-    peep, has_peep = _peepholes(w_peep_3C, gates_TBG)
-    count, cells = d_cell_BC.numel(), d_cell_BC.shape[-1]
-
-    def step(t: int, d_next_BC: Tensor) -> None:
-        with torch.cuda.device_of(gates_TBG):
-            _backward[(triton.cdiv(count, _BLOCK),)](
-                t,
-                gates_TBG,
-                cells_SBC,
-                d_out_TBC,
-                d_next_BC,
-                d_cell_BC,
-                d_gates_TBG,
-                peep,
-                clip,
-                count,
-                cells,
-                has_peep,
-                _BLOCK,
-            )
+    def step(t: int, from_neighbour: Tensor) -> None:
+        with torch.cuda.device_of(cells_SBC):  # Triton launches on the current device, not on that of the tensors
+            kernel[(triton.cdiv(count, _BLOCK),)](t, from_neighbour, *buffers, *options)
 
     return step
-
-
-def _peepholes(w_peep_3C: Tensor | None, instead: Tensor) -> tuple[Tensor, bool]:
-    """The peepholes and whether there are any; the kernel needs a tensor even if it does not read it."""
-    return (instead, False) if w_peep_3C is None else (w_peep_3C.contiguous(), True)
 
 
 @triton.jit(do_not_specialize=["t"])  # otherwise it is compiled again for t = 1 and for multiples of 16
 def _forward(  # type: ignore[no-untyped-def] # pragma: no cover
     t,
-    gates_TBG,
     recurrent_BG,
+    gates_TBG,
     cells_SBC,
     out_TBC,
     peep_3C,
@@ -86,6 +46,7 @@ def _forward(  # type: ignore[no-untyped-def] # pragma: no cover
     HAS_PEEP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    # A program has BLOCK cells; n numbers the cells of all streams, k those of one.
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask, k, i_at = n < count, n % cells, n // cells * 4 * cells + n % cells
     frame = t.to(tl.int64) * count
@@ -117,10 +78,10 @@ def _forward(  # type: ignore[no-untyped-def] # pragma: no cover
 @triton.jit(do_not_specialize=["t"])
 def _backward(  # type: ignore[no-untyped-def] # pragma: no cover
     t,
+    d_next_BC,
     gates_TBG,
     cells_SBC,
     d_out_TBC,
-    d_next_BC,
     d_cell_BC,
     d_gates_TBG,
     peep_3C,
@@ -130,6 +91,7 @@ def _backward(  # type: ignore[no-untyped-def] # pragma: no cover
     HAS_PEEP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    # A program has BLOCK cells; n numbers the cells of all streams, k those of one.
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask, k, i_at = n < count, n % cells, n // cells * 4 * cells + n % cells
     frame = t.to(tl.int64) * count

@@ -79,12 +79,9 @@ class ConvolutionalLayer(nn.Module):
 class Convolution(nn.Conv2d):
     """`nn.Conv2d` without padding and, in frequency, `nn.MaxPool2d`, for tensors whose channels are the last axis.
 
-    The axis names stand for a convolution over frequency and time, in this order; without pooling the two axes may be
-    anything.
-
-    On the CPU this module has its own implementation of both: a training step of the preset ``cnn`` takes half the time
-    that it takes with PyTorch's layers (tests/benchmarks/cnn.py), whose convolutions run at a quarter to a half of the
-    speed of `speech3.models.linear`.
+    The axis names stand for frequency and time; without pooling the two axes may be anything. On the CPU a training
+    step of the preset ``cnn`` takes half the time that it takes with PyTorch's layers (tests/benchmarks/cnn.py), whose
+    convolutions run at a quarter to a half of the speed of `speech3.models.linear`.
     """
 
     def __init__(

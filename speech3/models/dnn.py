@@ -19,8 +19,6 @@ from speech3.models.base import AcousticModel
 from speech3.models.linear import Linear
 from speech3.models.normalised_relu import BatchNorm
 
-_SCORED_AT_A_TIME = 1024  # outputs: bounds the memory of the spliced windows, and gives oneDNN's cache a single shape
-
 
 class Dropout(nn.Module):
     """In training, zero each value with (nearly) probability `p` and scale the others so that the mean is kept."""
@@ -66,15 +64,6 @@ class WindowModel(AcousticModel):
         windows_BTWF = inputs.feats_BTF.unfold(1, self.window, self.subsampling).transpose(2, 3)
         x_BD = self.hidden(windows_BTWF.flatten(0, 1))
         return outputs_of(self, x_BD.unflatten(0, windows_BTWF.shape[:2]))
-
-    def score(self, feats_TF: Tensor) -> Tensor:
-        outputs = -(-len(feats_TF) // self.subsampling)
-        logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
-        for start in range(0, outputs, _SCORED_AT_A_TIME):
-            stop = min(start + _SCORED_AT_A_TIME, outputs)
-            windows = windows_of(self, torch.arange(start, stop, device=feats_TF.device), len(feats_TF))
-            logits_TS[start:stop] = self(feats_TF[windows].float())
-        return logits_TS
 
     def score_inside(self, feats_TF: Tensor) -> Tensor:
         windows_TWF = feats_TF.float().unfold(0, self.window, self.subsampling).transpose(1, 2)

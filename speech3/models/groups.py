@@ -2,14 +2,12 @@
 
 Group lasso (Yuan and Lin 2006; Wen et al. 2016, "Learning structured sparsity in deep neural networks") adds to the
 loss the penalty times the sum over units of sqrt(n) |w|, where w are the n weights with which the next layers read a
-unit. Its gradient does not exist at zero, where the solution lies, so after each step of the optimizer there is a
-proximal step, w = w max(0, 1 - rate penalty sqrt(n) / |w|), which makes useless weights exactly zero. A unit that
-nothing reads is removed with all weights that compute it. With momentum m a penalty has 1 - m of its effect, as with
-decoupled weight decay; with AdamW it is measured against steps of about the learning rate.
+unit. A proximal step after each step of the optimizer, w = w max(0, 1 - rate penalty sqrt(n) / |w|), makes useless
+weights exactly zero; a unit that nothing reads is removed with all weights that compute it. With momentum m a penalty
+has 1 - m of its effect; with AdamW it is measured against steps of about the learning rate.
 
 The units are those of fully connected hidden layers; LSTM cells (Wen et al. 2018; a cell of a bidirectional layer is a
-pair), of a network that has any; and those of the bottlenecks of factored time-delay layers, where their number is the
-rank of a layer's matrix.
+pair); and those of the bottlenecks of factored time-delay layers, the rank of a layer's matrix.
 
 Axes: U units of a layer.
 """
@@ -75,7 +73,7 @@ def units_of(model: AcousticModel) -> tuple[Units, ...]:
     found = []
     for number in range(len(layers.hidden)):
         names = [f"layers.hidden.{number}.weight", f"layers.hidden.{number}.bias"]
-        names += _tensors(layers.norms[number], f"layers.norms.{number}")
+        names += _of_units(layers.norms[number], f"layers.norms.{number}")
         last = number == len(layers.hidden) - 1
         readers = outputs if last else [f"layers.hidden.{number + 1}.weight"]
         made, read = (Along(name, 0) for name in names), (Along(name, 1) for name in readers)
@@ -83,8 +81,8 @@ def units_of(model: AcousticModel) -> tuple[Units, ...]:
     return tuple(found)
 
 
-def _tensors(norm: nn.Module, name: str) -> list[str]:
-    """The names of those tensors of a normalisation layer that have a value for each unit."""
+def _of_units(norm: nn.Module, name: str) -> list[str]:
+    """Names of the tensors of a normalisation layer that have a value for each unit."""
     return [f"{name}.{key}" for key, tensor in norm.state_dict().items() if tensor.ndim]
 
 
@@ -98,7 +96,7 @@ def _cells(model: Lstm, number: int, outputs: Sequence[str]) -> Units:
         made += [Along(f"{each}.weight_peep", 1) for each in directions]
     if layer.ahead.weight_hr is not None:
         return Units(name, tuple(made), tuple(Along(f"{each}.weight_hr", 1) for each in directions))
-    made += [Along(each, 0, len(directions)) for each in _tensors(model.norms[number], f"norms.{number}")]
+    made += [Along(each, 0, len(directions)) for each in _of_units(model.norms[number], f"norms.{number}")]
     later = [f"layers.{number + 1}.{each.rpartition('.')[2]}.weight_ih" for each in directions]
     if number == len(model.layers) - 1:
         later = ["after.hidden.0.weight"] if len(model.after.hidden) else list(outputs)
@@ -122,7 +120,7 @@ class GroupLasso:
     def __call__(self, learning_rate: float) -> None:
         """Move all groups towards zero, by the penalty times the learning rate."""
         for readers in self.layers:
-            views = [_split(weight, along) for weight, along in readers]
+            views = [_units_last(weight, along) for weight, along in readers]
             norm_U = _norms(views)
             size = sum(view.numel() for view in views) / len(norm_U)
             threshold = learning_rate * self.penalty * size**0.5
@@ -131,16 +129,15 @@ class GroupLasso:
                 view *= scale_U
 
 
-def _split(tensor: Tensor, along: Along) -> Tensor:
-    """A view with the units as the last axis: (rows, times, U)."""
+def _units_last(weight: Tensor, along: Along) -> Tensor:
+    """A view (rows, times, U) of a weight whose columns are units."""
     assert along.axis == 1
-    return tensor.unflatten(1, (along.times, -1))
+    return weight.unflatten(1, (along.times, -1))
 
 
 def _norms(views: Sequence[Tensor]) -> Tensor:
     """The norm of each unit's weights (U,); vector_norm takes ten times as long over the first axes."""
-    squares = [view.square().sum((0, 1)) for view in views]
-    return torch.stack(squares).sum(0).sqrt()
+    return torch.stack([view.square().sum((0, 1)) for view in views]).sum(0).sqrt()
 
 
 @torch.no_grad()
@@ -149,7 +146,7 @@ def used_units(model: AcousticModel) -> dict[str, Tensor]:
     parameters = dict(model.named_parameters())
     found = {}
     for units in units_of(model):
-        norm_U = _norms([_split(parameters[each.name], each) for each in units.read])
+        norm_U = _norms([_units_last(parameters[each.name], each) for each in units.read])
         found[units.layer] = norm_U > _NOTHING * norm_U.max()
     return found
 
@@ -163,12 +160,8 @@ def without_units(
         kept_U = used[units.layer].cpu().numpy()
         for each in (*units.made, *units.read):
             tensors[each.name] = np.compress(np.tile(kept_U, each.times), tensors[each.name], axis=each.axis)
-    match config:
-        case TdnnConfig():
-            key = "bottlenecks"
-        case LstmConfig():
-            key = "layer_cells"
-        case _:
-            key = "widths"
+    key = "widths"
+    if isinstance(config, TdnnConfig | LstmConfig):
+        key = "bottlenecks" if isinstance(config, TdnnConfig) else "layer_cells"
     sizes = tuple(int(kept_U.sum()) for kept_U in used.values())
     return config.model_copy(update={key: sizes}), tensors

@@ -53,25 +53,14 @@ class Layer:
 class ModelInfo:
     """The facts that `speech3 model-info` prints.
 
-    Attributes
-    ----------
-    parameters
-        Number of trained values, without the statistics of the input and the class priors.
-    subsampling
-        Input frames per output.
-    left_context, right_context
-        Frames before and after its own on which an output of the model depends, without the context of the features.
-        None: the whole utterance.
-    latency_frames, latency_ms
-        Future frames that a frame's scores wait for, including those that its features need: for deltas, splicing, and
-        pitch (its windows and, since its tracker waits until the path is settled, `max_frames_latency`). None: the
-        whole utterance; for `latency_ms` also that the frame shift is not known.
-    features
-        Preset; if no preset matches, the kind of features; "" if the directory has no ``features.yaml``.
-    gaussians
-        Number of Gaussians of a GMM, else None.
-    trained
-        The record of the training in ``model.safetensors``.
+    `parameters`: trained values, without the statistics of the input and the priors.
+    `subsampling`: input frames per output.
+    `left_context`, `right_context`: frames around its own on which an output of the model depends, without the context
+    of the features; None: the whole utterance.
+    `latency_frames`: future frames that a frame's scores wait for, including those that its features need (deltas,
+    splicing, pitch with `max_frames_latency`); None as before; `latency_ms` None also if the frame shift is unknown.
+    `features`: preset, or the kind if none matches; "" without ``features.yaml``.
+    `trained`: the record of the training in ``model.safetensors``.
     """
 
     path: str
@@ -109,7 +98,7 @@ def model_info(model: Path | str) -> ModelInfo:
         parameters=sum(layer.parameters for layer in layers),
         flops=sum(layer.flops for layer in layers),
         latency_frames=latency,
-        latency_ms=_ms(latency, features),
+        latency_ms=latency * features.frame_shift if features and latency is not None else None,
         features=name_of_features(features),
         normalization=features.cmvn if features else "",
         file_bytes=path.stat().st_size,
@@ -127,7 +116,7 @@ def _of_network(directory: Path) -> dict[str, Any]:
         "feat_dim": network.feat_dim,
         "subsampling": network.subsampling,
         "left_context": None if network.recurrent else network.left_context,
-        "right_context": _right_context(network),
+        "right_context": None if network.bidirectional else network.right_context + network.delay * network.subsampling,
         "gaussians": None,
     }
 
@@ -197,10 +186,6 @@ def _kind(module: nn.Module) -> str:
     return known[0] if known else f"LSTM {type(module).__name__.lower()}"
 
 
-def _right_context(model: AcousticModel) -> int | None:
-    return None if model.bidirectional else model.right_context + model.delay * model.subsampling
-
-
 def features_of_model(directory: Path) -> FeatureConfig | None:
     """The config in ``features.yaml``, if there is one."""
     path = directory / "features.yaml"
@@ -225,10 +210,6 @@ def _feature_context(features: FeatureConfig | None) -> int:
     return pitch + features.deltas * features.delta_window + features.right_context
 
 
-def _ms(frames: int | None, features: FeatureConfig | None) -> float | None:
-    return None if frames is None or features is None else frames * features.frame_shift
-
-
 def describe_model(info: ModelInfo) -> str:
     table = layer_table(info)
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
@@ -241,7 +222,6 @@ def describe_model(info: ModelInfo) -> str:
 
 
 def model_facts(info: ModelInfo) -> dict[str, str]:
-    """Facts about the model itself, by name."""
     kinds = {"sliding": "sliding window", "global": "global statistics"}
     over = kinds.get(info.normalization, info.normalization)
     how = f", normalised by {over}" if over not in ("", "none") else ""
@@ -264,8 +244,8 @@ def training_facts(about: dict[str, Any]) -> dict[str, str]:
     parts = [
         f"{name} {part['utterances']:,} utterances, {part['frames']:,} frames" for name, part in found.items() if part
     ]
-    corpus = [str(about.get("info", {})[key]) for key in ("corpus",) if about.get("info", {}).get(key)]
-    data = "; ".join([*corpus, *parts]) or f"frames {about['frames']['train']}"
+    corpus = about.get("info", {}).get("corpus")
+    data = "; ".join([*([str(corpus)] if corpus else []), *parts]) or f"frames {about['frames']['train']}"
     training = about["training"]
     accuracy = f"{per_cent(about['heldout_accuracy'])} of held-out frames ({parameters_of(about)})"
     if about.get("train_accuracy") is not None:
@@ -288,8 +268,12 @@ def parameters_of(about: dict[str, Any]) -> str:
 
 def layer_table(info: ModelInfo) -> list[tuple[str, ...]]:
     """A header, a row for each layer, and a row of totals."""
-    header = ("layer", "kind", "parameters", "shapes", "output", "FLOPs a frame")
-    return [header, *map(_row, info.layers), ("all", "", f"{info.parameters:,}", "", "", f"{info.flops:,}")]
+    rows: list[tuple[str, ...]] = [("layer", "kind", "parameters", "shapes", "output", "FLOPs a frame")]
+    for layer in info.layers:
+        shapes = ", ".join(f"{name} {_times(shape)}" for name, shape in layer.shapes.items())
+        output, flops = _times(layer.output), f"{layer.flops:,}"
+        rows.append((layer.name, layer.kind, f"{layer.parameters:,}", shapes, output, flops))
+    return [*rows, ("all", "", f"{info.parameters:,}", "", "", f"{info.flops:,}")]
 
 
 def workers_in_words(training: dict[str, Any]) -> str:
@@ -300,11 +284,6 @@ def workers_in_words(training: dict[str, Any]) -> str:
 
 def per_cent(share: float) -> str:
     return f"{100 * share:.2f} %"
-
-
-def _row(layer: Layer) -> tuple[str, ...]:
-    shapes = ", ".join(f"{name} {_times(shape)}" for name, shape in layer.shapes.items())
-    return layer.name, layer.kind, f"{layer.parameters:,}", shapes, _times(layer.output), f"{layer.flops:,}"
 
 
 def _times(shape: tuple[int, ...]) -> str:

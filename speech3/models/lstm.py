@@ -1,29 +1,28 @@
 """LSTM acoustic models with cell clipping (Sak et al. 2014), unidirectional or bidirectional, trained on chunks.
 
-There may be fully connected layers before the recurrent ones, on the window of each frame (time convolution), and after
-them (Chan and Lane 2015, "Deep recurrent neural networks for acoustic modelling": TC-DNN-BLSTM-DNN). Backward layers
-start with zero state at the end of a chunk; with `lookahead` they start that many frames beyond it, and their outputs
-for those frames are discarded (latency-controlled BLSTM, Zhang et al. 2016, "Highway long short-term memory RNNs for
-distant speech recognition").
+Fully connected layers may come before the recurrent ones, on the window of each frame, and after them
+(TC-DNN-BLSTM-DNN: Chan and Lane 2015). Backward layers start with zero state at the end of a chunk, or `lookahead`
+frames beyond it, whose outputs are discarded (latency-controlled BLSTM, Zhang et al. 2016).
 
-Axes: T steps, B streams, W context window, F feature bins, I inputs and D outputs of a layer, C cells, G gates
-(4 x C: i, f, g, o), R recurrent outputs, A all steps, N those with a target, S senones.
+Axes: T steps, B streams, W context window, F feature bins, I inputs and D outputs of a layer, C cells, G gates (4 x C:
+i, f, g, o), R recurrent outputs, A all steps, N those with a target, S senones.
 """
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from speech3.config import LstmConfig
 from speech3.frames import RecurrentChunks, SequenceInputs
-from speech3.models.base import AcousticModel, spans
+from speech3.models.base import AcousticModel
 from speech3.models.clipped import clipped_lstm
 from speech3.models.dnn import Dropout, Hidden, add_outputs, norm, outputs_of, windows_of
 from speech3.models.linear import Linear
+from speech3.models.online import spans
 
 State = tuple[Tensor, Tensor]  # h (B, R) and c (B, C) of a layer, forward in time
 
@@ -153,7 +152,7 @@ class Lstm(AcousticModel):
 
     def states(self, streams: int = 1) -> list[State]:
         """The states before the first step of an utterance, layer by layer."""
-        return [layer.ahead.zero_state(streams) for layer in self._cells()]
+        return [cast(Layer, layer).ahead.zero_state(streams) for layer in self.layers]
 
     def steps(self, feats_TWF: Tensor, states: list[State], own: int) -> tuple[Tensor, list[State]]:
         """Logits (own, S) of consecutive steps of one utterance, and the states after them; later steps serve as
@@ -185,7 +184,7 @@ class Lstm(AcousticModel):
         return self._spliced(windows_TBWF, None)
 
     def _before_of_windows(self, feats_TWF: Tensor) -> Tensor:
-        """The same (T, 1, D), from the windows of consecutive steps of an utterance."""
+        """The same (T, 1, D), from the windows of consecutive steps."""
         return self._spliced(feats_TWF[:, None], None)
 
     def _spliced(self, feats_TBWF: Tensor, steps_A: Tensor | None) -> Tensor:
@@ -207,18 +206,10 @@ class Lstm(AcousticModel):
             x_TBD, state = layer(x_TBD, state, own, reversed_TB, begins_B)
             if not isinstance(normed, nn.Identity):
                 x_TBD = _at(steps_A, normed, x_TBD)
-            x_TBD = self._dropped(x_TBD)
+            # With one mask for all steps, as the next cells would average independent ones away over time.
+            x_TBD = self.dropout(x_TBD, first_alone=self.dropout_per_chunk)
             after.append(state)
         return x_TBD, after
-
-    def _dropped(self, x_TBD: Tensor) -> Tensor:
-        # With one mask for all steps, as the next cells would average independent ones away over time.
-        return self.dropout(x_TBD, first_alone=self.dropout_per_chunk)
-
-    def _cells(self) -> Iterator[Layer]:
-        for layer in self.layers:
-            assert isinstance(layer, Layer)
-            yield layer
 
 
 class Carried:

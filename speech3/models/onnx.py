@@ -1,27 +1,23 @@
 """Exports a model as an ONNX graph, built by hand from its modules, for `speech3.models.onnx_runtime` and others.
 
 The graph takes ``feats`` (T, F) float32, the features as they are extracted, and returns ``loglikes`` (T, S) float32:
-log posteriors minus log priors or, if ``objective`` in the metadata is lfmmi, the clipped outputs, which serve the same
-purpose at an acoustic scale of about 1. If ``subsampling`` in the metadata is above 1, there is one row for that many
-frames. The graph includes normalisation of the input, splicing and priors; batch normalisation is folded into the
-product before it; dropout is left out, as is the second of two output layers. A model of windows repeats the first and
-last frame beyond the ends, so the input may be a whole utterance, or a part with its context, whose scores are
-discarded.
+log posteriors minus log priors or, if ``objective`` in the metadata is lfmmi, the clipped outputs, for an acoustic
+scale of about 1. With ``subsampling`` above 1 there is one row for that many frames. Normalisation of the input,
+splicing and priors are included; dropout and the second of two output layers are not. A model of windows repeats the
+first and last frame beyond the ends, so the input is a whole utterance, or a part whose context has scores to discard.
 
-LSTMs take a chunk and the state before it, and return scores and the state after it. ONNX's own LSTM clips the inputs
-of the gates, these networks the cells, so the recurrence is a Scan over the frames. Their inputs and outputs:
+LSTMs take a chunk and the state before it (ONNX's own LSTM cannot clip cells, so the recurrence is a Scan):
 
-- ``feats`` (K, F) holds a chunk of T steps and its context, K = ``subsampling`` T + left_context + right_context. A
-  step is ``subsampling`` frames; ``delay`` more steps follow the last frame. The first and the last frame are repeated
-  beyond the utterance's ends. The first ``delay`` scores of an utterance belong to no frame.
+- ``feats`` (K, F): T steps and their context, K = ``subsampling`` T + left_context + right_context, with the first and
+  last frame repeated beyond the utterance's ends. ``delay`` more steps follow the last frame; the first ``delay``
+  scores of an utterance belong to no frame.
 - ``h0``, ``c0``, ``h1``, ... (1, outputs), (1, cells): the state of each layer, zeros at the beginning of an utterance;
-  ``h0_after``, ``c0_after``, ... are the inputs for the next chunk.
-- ``own`` (int64, scalar), of bidirectional networks only: the number of steps that are the chunk's own. The steps after
-  them are lookahead for the backward layers; they have no scores and do not change the state.
+  the outputs ``h0_after``, ``c0_after``, ... are the inputs for the next chunk.
+- ``own`` (int64, scalar), of bidirectional networks: the number of the chunk's own steps. Later ones are lookahead for
+  the backward layers; they have no scores and do not change the state.
 
 Axes: T frames or steps, K frames with their context, W context window, F feature bins, B bins of a channel, C channels,
-maps or cells, D units or outputs of a layer, I its inputs, R recurrent outputs, G gates of all cells (4 x C: i, f, g,
-o), O outputs of a product, S senones.
+maps or cells, D units or outputs of a layer, I its inputs, R recurrent outputs, G gates (4 x C), O outputs, S senones.
 """
 
 import json
@@ -53,7 +49,9 @@ class Graph:
     """Nodes, constants, inputs and outputs; values are referred to by name."""
 
     def __init__(self, name: str = "speech3") -> None:
-        self.name = name
+        import onnx
+
+        self._onnx, self.name = onnx, name
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, TensorProto] = {}
         self.inputs: list[ValueInfoProto] = []
@@ -68,21 +66,17 @@ class Graph:
         self.outputs.append(self._value(name, shape, np.float32))
 
     def _value(self, name: str, shape: Sequence[int | str], dtype: type) -> "ValueInfoProto":
-        from onnx import helper
-
+        helper = self._onnx.helper
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
     def proto(self) -> "GraphProto":
-        from onnx import helper
-
-        return helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, list(self.constants.values()))
+        constants = list(self.constants.values())
+        return self._onnx.helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, constants)
 
     def constant(self, name: str, value: np.ndarray | Tensor | int | list[int]) -> str:
         """Add a constant, unless there is one of that name; integers become int64, as shapes and indices must be."""
-        from onnx import numpy_helper
-
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-        proto = numpy_helper.from_array(array.copy(order="C"), name)
+        proto = self._onnx.numpy_helper.from_array(array.copy(order="C"), name)
         if self.constants.setdefault(name, proto) != proto:
             raise ValueError(f"two constants called {name}")
         return name
@@ -93,9 +87,7 @@ class Graph:
 
     def ops(self, kind: str, *inputs: str, outputs: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
         """Append a node with several outputs; return their names."""
-        from onnx import helper
-
-        self.nodes.append(helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes))
+        self.nodes.append(self._onnx.helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes))
         return outputs
 
 
@@ -188,7 +180,7 @@ def tdnn(model: Tdnn, graph: Graph) -> tuple[str, dict[str, Any]]:
     x_KD = _rectified(
         graph, product(graph, x_KD, "prefinal", affine.weight, affine.bias), model.prefinal.norm, "prefinal"
     )
-    facts = {"recurrent": False, "chunk_frames": model.scored_at_a_time * model.subsampling}
+    facts = {"recurrent": False, "chunk_frames": model.outputs_at_a_time * model.subsampling}
     return product(graph, x_KD, "output", model.output.weight, model.output.bias), facts
 
 
@@ -308,10 +300,7 @@ def _cells(
     body = _step(cells, graph, name, every_state)
     scanned = ("hs_T1R", "cs_T1C")[: 1 + every_state]
     outputs = tuple(f"{name}.{kind}" for kind in ("h_1R", "c_1C", *scanned))
-    directions = {
-        "scan_input_directions": [int(backward)],
-        "scan_output_directions": [int(backward)] * len(scanned),
-    }
+    directions = {"scan_input_directions": [int(backward)], "scan_output_directions": [int(backward)] * len(scanned)}
     h_1R, c_1C, hs_T1R, *cs_T1C = graph.ops(
         "Scan", *state, gates_TG, outputs=outputs, body=body, num_scan_inputs=1, **directions
     )

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from speech3.errors import FormatError, MachineError, MismatchError, MissingError
-from speech3.models.base import check_features, spans
+from speech3.models.base import check_features
+from speech3.models.online import spans
 from speech3.models.onnx import FORMAT
 
 OnnxStates = dict[str, np.ndarray]  # h and c of each layer, by the names of the graph's inputs
@@ -113,13 +114,10 @@ def _session(path: Path) -> Any:
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its classes are private and have no common base
+        reason = str(error).strip().partition("\n")[0]
         raise FormatError(
-            f"{path}: not an ONNX file, or damaged; write it again with speech3 export ({_first_line(error)})"
+            f"{path}: not an ONNX file, or damaged; write it again with speech3 export ({reason})"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _about(session: Any, path: Path) -> dict[str, Any]:

@@ -54,15 +54,9 @@ def network_tensors(model: nn.Module) -> dict[str, np.ndarray]:
 def load_network(directory: Path | str) -> tuple[AcousticModel, np.ndarray, dict[str, Any]]:
     """Read the model that `speech3.train.train` wrote, in evaluation mode.
 
-    Returns
-    -------
-    model, log_prior_S, about
-        The log priors are float32, natural logarithms; `about` is the metadata of the file.
+    Returns the model, its log priors (S,) float32 (natural logarithms), and the metadata of the file.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing or cut short, or its tensors are not those of the model it describes.
+    Raises Speech3Error: the file is missing or cut short, or its tensors are not those of the model it describes.
     """
     path = Path(directory) / "model.safetensors"
     tensors, about = load_tensors(path, "nn")

@@ -1,20 +1,16 @@
 """Splits a model over several devices: each member of a group of processes owns some units of every layer.
 
 Dean et al. 2012, "Large scale distributed deep networks" (DistBelief), section 3. A layer's inputs are gathered from
-all members, and each computes its own units: product, normalisation, activation, dropout. Of the softmax layer a member
-has only its own senones; members exchange the largest logit, the sum of the exponentials, and the logit of the frame's
-senone. So each parameter has one owner, who can push it without the others (`speech3.engine.backends.shared`);
-Megatron's split (Shoeybi et al. 2019) sends half as many messages, but all members hold biases and normalisations.
-
-Activations are exchanged as PyTorch's DTensors: sharded by units (`torch.chunk`), then all-gathered; their gradients
-are reduce-scattered. LSTMs are not split, whose cells would wait for each other at every step, nor time-delay networks,
-whose bottlenecks are constrained as a whole.
+all members (DTensors sharded by units, whose gradients are reduce-scattered), and each computes its own units. Of the
+softmax layer a member has its own senones; members exchange the largest logit, the sum of the exponentials, and the
+logit of the frame's senone. So each parameter has one owner, who can push it without the others
+(`speech3.engine.backends.shared`). LSTMs are not split, whose cells would wait for each other at every step, nor
+time-delay networks, whose bottlenecks are constrained as a whole.
 
 Axes: B minibatch, D units of a layer, d a member's units, S senones, s a member's senones.
 """
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,9 +93,10 @@ class Gather:
     def __call__(self, x: Tensor) -> Tensor:
         """(..., d) to (..., D); in the backward pass the gradients of all members are added up."""
         shape = torch.Size((*x.shape[:-1], self.units))
+        stride = torch.empty(shape, device="meta").stride()
         # With an explicit shape: DTensor would otherwise take all parts to be as wide as this member's.
         sharded = DTensor.from_local(
-            x.contiguous(), self.mesh, [Shard(x.dim() - 1)], run_check=False, shape=shape, stride=_strides(shape)
+            x.contiguous(), self.mesh, [Shard(x.dim() - 1)], run_check=False, shape=shape, stride=stride
         )
         whole: Tensor = sharded.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
         return whole
@@ -225,7 +222,3 @@ def _keep(module: nn.Module, width: int, member: int, members: int) -> None:
     for name, buffer in module.named_buffers(recurse=False):
         if buffer.dim():
             setattr(module, name, share(buffer))
-
-
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(itertools.accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1))[::-1]

@@ -1,13 +1,10 @@
 """Time-delay networks of factored layers (TDNN-F), optionally with convolutions before them and LSTM cells after them.
 
 Povey et al. 2018, "Semi-orthogonal low-rank matrix factorization for deep neural networks": each layer's matrix is the
-product of two matrices with a bottleneck between them, the first of which is kept semi-orthogonal. Layers and bypass
-are those of Kaldi's ``tdnnf-layer``; dropout zeroes a unit for a whole chunk. No layer pads: a chunk of T frames comes
-with its context, and has T / `subsampling` outputs, each centred on the middle one of its frames. Only the first
-convolution has a stride; the taps of later kernels are `STEP` frames apart, whatever the subsampling.
-
-TDNN-LSTM (Peddinti et al. 2018, "Low latency acoustic modeling using temporal convolution and LSTMs"): the layers see
-what is near, the cells remember what was before. Here all the cells come after the layers.
+product of two with a bottleneck between them, the first kept semi-orthogonal; layers and bypass are those of Kaldi's
+``tdnnf-layer``. No layer pads: a chunk of T frames comes with its context, and has T / `subsampling` outputs, each
+centred on the middle one of its frames. Only the first convolution has a stride; the taps of later kernels are `STEP`
+frames apart. In a TDNN-LSTM (Peddinti et al. 2018) all cells come after the layers.
 
 Axes: B chunks, T time steps (frames, outputs of the first layer, or steps of the cells), W frames of a step's context,
 F feature bins, K frequency (bins, or what convolutions leave of them), C channels or maps, D units of a layer, O units
@@ -117,7 +114,7 @@ def front_of(config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> A
 class Tdnn(AcousticModel):
     """First layers, factored layers, a narrower layer, outputs with zero initial weights."""
 
-    scored_at_a_time = 1000  # outputs: bounds the memory
+    outputs_at_a_time = 1000
 
     def __init__(self, config: TdnnConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
         super().__init__(config, feat_dim, num_senones)
@@ -145,17 +142,6 @@ class Tdnn(AcousticModel):
         x_BTD = self._hidden(inputs if isinstance(inputs, Tensor) else inputs.feats_BTF)
         outputs_BTS = self.output(self.prefinal(x_BTD))
         return (outputs_BTS, self.xent_output(self.xent_prefinal(x_BTD))) if self.two_outputs else outputs_BTS
-
-    def score(self, feats_TF: Tensor) -> Tensor:
-        frames, step = len(feats_TF), self.subsampling
-        outputs = -(-frames // step)
-        logits_TS = feats_TF.new_empty((outputs, self.num_senones), dtype=torch.float32)
-        for start in range(0, outputs, self.scored_at_a_time):
-            stop = min(start + self.scored_at_a_time, outputs)
-            first, end = start * step - self.left_context, stop * step + self.right_context
-            seen_T = torch.arange(first, end, device=feats_TF.device).clamp_(0, frames - 1)
-            logits_TS[start:stop] = self.score_inside(feats_TF[seen_T])
-        return logits_TS
 
     def score_inside(self, feats_TF: Tensor) -> Tensor:
         logits_TS: Tensor = self.output(self.prefinal(self._hidden(feats_TF.float()[None])))[0]

@@ -62,10 +62,7 @@ def write_card(directory: Path, tested: Sequence[Scored] = ()) -> None:
 
     `tested`: results on test sets that were decoded with exactly this model.
 
-    Raises
-    ------
-    Speech3Error
-        `directory` holds no network, or one written by another version of speech3.
+    Raises Speech3Error: `directory` holds no network, or one written by another version of speech3.
     """
     info = model_info(directory)
     if missing := {"info", "history", "versions"} - info.trained.keys():

@@ -2,23 +2,12 @@
 
 from pathlib import Path
 
-from speech3.config import (
-    TIME_DELAY,
-    LstmConfig,
-    TrainConfig,
-    TrainingConfig,
-)
+from speech3.config import TIME_DELAY, LstmConfig, TrainConfig, TrainingConfig
 from speech3.errors import MissingError, OccupiedError, SettingError
 from speech3.hmm import PdfsOnly, load_outputs
-from speech3.models import (
-    BF16_WORTH_IT,
-    bf16_over_float32,
-    has_units,
-)
+from speech3.models import BF16_WORTH_IT, bf16_over_float32, has_units
 from speech3.runtime import read_json, say
-from speech3.sequence import (
-    check_tree,
-)
+from speech3.sequence import check_tree
 
 
 def check_group_lasso(config: TrainConfig) -> None:

@@ -1,12 +1,9 @@
 """Learning curves of runs, scaling efficiency, statistics of asynchrony, and TensorBoard event files.
 
-The definitions are those of the tables in the SPEECH3 talk: T(a) is the time from random parameters, warm start
-included, until held-out frame accuracy first reaches a; the scaling efficiency of N workers at a is T_1(a) / (N
-T_N(a)), where T_1 is that of plain SGD; a table shows it at 0.90, 0.95 and 0.98 of the best accuracy of one worker.
-
-TensorBoard is an optional extra: PyTorch contains the writer, the package ``tensorboard`` the format. `metrics.jsonl`
-remains the record of a run; nothing reads the event files back. The step of every scalar is the number of frames
-trained on, which is comparable between runs with different minibatches and workers.
+As in the SPEECH3 talk, T(a) is the time from random parameters, warm start included, until held-out frame accuracy
+first reaches a; the scaling efficiency of N workers at a is T_1(a) / (N T_N(a)), where T_1 is that of plain SGD; a
+table shows it at 0.90, 0.95 and 0.98 of the best accuracy of one worker. TensorBoard is an optional extra, whose event
+files nothing reads back. The step of every scalar is the number of frames trained on.
 """
 
 import importlib.util
@@ -74,8 +71,6 @@ class EfficiencyRow:
 
 @dataclass(frozen=True)
 class EfficiencyTable:
-    """Times and efficiencies at some accuracies."""
-
     accuracies: tuple[float, ...]
     rows: tuple[EfficiencyRow, ...]
 
@@ -187,7 +182,6 @@ class Asynchrony:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Share of the minibatches that each shard processed."""
         return shares(self.shards)
 
 

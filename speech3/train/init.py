@@ -71,11 +71,8 @@ class Init:
 def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     """Read the model that ``config.init`` names: a model directory, or the ``model.safetensors`` in it.
 
-    Raises
-    ------
-    Speech3Error
-        The model is missing or damaged, or its architecture or number of feature bins differs from this run's, or with
-        MMI or sMBR its senones: the message names what differs.
+    Raises Speech3Error: the model is missing or damaged, or its architecture or number of feature bins differs from
+    this run's, or with MMI or sMBR its senones: the message names what differs.
     """
     if config.init is None:
         return None

@@ -91,12 +91,9 @@ def train_neural(
 
     Writes the model, ``metrics.jsonl`` with a record for each epoch, and ``checkpoints`` to `out`. `vocabulary` is a
     word list or lexicon; by default the words of the text. With a text `dev` the epoch with the lowest perplexity on it
-    is kept, else the last.
+    is kept.
 
-    Raises
-    ------
-    Speech3Error
-        The texts cannot be used, or `out` holds a training of another text or with other keys; also what `fit` raises.
+    Raises Speech3Error: the texts cannot be used, or `out` holds another training; also what `fit` raises.
     """
     text = read_units(texts, config.pieces, vocabulary)
     with torch.random.fork_rng([]):
@@ -133,6 +130,6 @@ def _check_same(out: Path, config: NeuralLmConfig, text: UnitText) -> None:
     if (out / RUN).exists() and (before := read_json(out / RUN)) != run:
         different = sorted(key for key in {*run, *before} if run.get(key) != before.get(key))
         raise OccupiedError(
-            f"{out}: holds a training with other values of {', '.join(different)}; give another --out, or remove it"
+            f"{out}: holds a training with other values of {', '.join(different)}; choose another --out, or remove it"
         )
     write_json(out / RUN, run)

@@ -164,11 +164,8 @@ def make_parts(config: TrainConfig, frames: PackedFrames, device: torch.device, 
 def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
     """Open a run's packed frames, ``train`` and ``heldout``; `out` is the run's directory.
 
-    Raises
-    ------
-    Speech3Error
-        Frames are missing, damaged or empty, or do not match each other, the network or the model directory
-        ``config.hmm``.
+    Raises Speech3Error: frames are missing, damaged or empty, or do not match each other, the network or the model
+    directory ``config.hmm``.
     """
     expected = num_labels(config)
     packed = {name: open_packed(Path(config.frames) / f"{name}.frames") for name in ("train", "heldout")}
@@ -283,10 +280,7 @@ def minibatches(
 
     `train`: ``training.speeds`` applies.
 
-    Raises
-    ------
-    Speech3Error
-        A chunk ends before its first output, or is not a multiple of ``model.subsampling``.
+    Raises Speech3Error: a chunk ends before its first output, or is not a multiple of ``model.subsampling``.
     """
     model, training = config.model, config.training
     drawn: dict[str, Any] = {"seed": config.seed, "device": device, "warp": warp, "masks": masks}

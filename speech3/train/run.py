@@ -158,18 +158,12 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     restart
         Discard an earlier run in `out`.
 
-    Returns
-    -------
-    about
-        The metadata of ``model.safetensors``: config, accuracies, history, versions, seconds of training.
+    Returns the metadata of ``model.safetensors``: config, accuracies, history, versions, seconds of training. Ctrl-C
+    raises KeyboardInterrupt after a checkpoint was written.
 
-    Raises
-    ------
-    Speech3Error
-        Frames are missing or damaged, or their senones are not those of `hmm`; `init` has another architecture; no such
-        device; `out` is read from, belongs to another run, or one is running there; a loss is not finite.
-    KeyboardInterrupt
-        Ctrl-C, after a checkpoint was written.
+    Raises Speech3Error: frames are missing or damaged, or their senones are not those of `hmm`; `init` has another
+    architecture; no such device; `out` is read from, belongs to another run, or one is running there; a loss is not
+    finite.
     """
     keep_freed_memory()
     config = with_precision(config, None if restart else Path(out))
@@ -229,14 +223,9 @@ def _versions() -> dict[str, str]:
 class _Run:
     """The parts of a run, and its progress.
 
-    Attributes
-    ----------
-    one
-        The backend of one worker, for plain SGD and every warm start; its model is the one evaluated and written.
-    trainer
-        Drives the backends, and holds their state.
-    looks
-        Progress and parameters at points within the epoch, evaluated when the epoch has ended.
+    - `one`: the backend of one worker, for plain SGD and every warm start; its model is the one evaluated and written.
+    - `trainer`: drives the backends, and holds their state.
+    - `snapshots`: progress and parameters at points within the epoch, evaluated when the epoch has ended.
     """
 
     def __init__(
@@ -269,7 +258,7 @@ class _Run:
         self.averaged: dict[str, Any] = {}  # the record of the average, if that is the result
         self.shape, self.removed = config.model, dict[str, Any]()  # config of the result; the record of the removal
         self.state = RunState(Schedule(config.training.learning_rate))
-        self.looks: list[tuple[Progress, torch.Tensor]] = []
+        self.snapshots: list[tuple[Progress, torch.Tensor]] = []
         if resumed:
             self._restore(*resumed[:2])
         self.metrics = Metrics(directory.metrics)
@@ -277,7 +266,7 @@ class _Run:
         if self.board:
             opened.callback(self.board.close)
         if init and not resumed:
-            self._look_before(init)
+            self._evaluate_initial(init)
 
     def epoch(self, interrupt: Interrupt) -> None:
         """Run the rest of the epoch: training, held-out evaluation, the schedule's next rate, a checkpoint.
@@ -298,15 +287,15 @@ class _Run:
         total, begun, trainer = self.epoch_minibatches, self.state, self.trainer
         rate = rate_of(begun.schedule.learning_rate, begun.epoch, total, self.config.training)
         moves, label = trainer.epoch(rate, begun.seconds_before), f"epoch {begun.epoch}"
-        saved, looked, told = begun.seconds, self._looks_due(begun.minibatch), begun.done.note
+        saved, evaluations, noted = begun.seconds, self._evaluations_due(begun.minibatch), begun.done.note
         last = begun.history[-1]["heldout_accuracy"] if begun.history else None
         recorded = time.monotonic()
         for done in progress(moves, total, label, place=lambda done: progress_text(done, last)):
             if done.restarts > self.state.done.restarts:
                 say(f"{label}: a shard died and is being replaced ({done.returned} minibatches returned so far)")
-            if done.note not in ("", told):
+            if done.note not in ("", noted):
                 say(f"{label}: {done.note}")
-            told = done.note
+            noted = done.note
             self.state = replace(begun, done=done)
             if done.left_out:
                 self._check_left_out(done, total)
@@ -314,11 +303,11 @@ class _Run:
                 self.metrics.write(**progress_record(self.config.training, self.state, total))
                 recorded = time.monotonic()
             inside = self.state.minibatch < total
-            if inside and self._looks_due(self.state.minibatch) > looked:
-                looked = self._looks_due(self.state.minibatch)
+            if inside and self._evaluations_due(self.state.minibatch) > evaluations:
+                evaluations = self._evaluations_due(self.state.minibatch)
                 self._take()
                 if self.state.minibatch < total:  # the state taken is newer than `done` and may be the epoch's end
-                    self.looks.append((self.state.done, trainer.tensors["parameters"]))
+                    self.snapshots.append((self.state.done, trainer.tensors["parameters"]))
             if inside and (interrupt or self.state.seconds - saved >= self.config.training.checkpoint_s):
                 self._take()
                 self._save()
@@ -339,7 +328,7 @@ class _Run:
         self.trainer.take()
         self.state = replace(self.state, done=self.trainer.done)
 
-    def _looks_due(self, minibatch: int) -> int:
+    def _evaluations_due(self, minibatch: int) -> int:
         return minibatch * self.config.training.evaluations // self.epoch_minibatches
 
     def _note(self, **record: Any) -> None:
@@ -426,7 +415,7 @@ class _Run:
             return np.zeros(num_outputs(self.config, frames), np.float32)
         return log_priors(frames.counts_S)
 
-    def _look_before(self, init: Init) -> None:
+    def _evaluate_initial(self, init: Init) -> None:
         """Evaluate the initial model; with the same senones the result is no worse, unless `last_is_best`."""
         loss, accuracy = self._heldout()
         record = {"event": "before", "epoch": 0, "train_accuracy": None, "heldout_accuracy": accuracy}
@@ -439,7 +428,7 @@ class _Run:
         say(f"held-out before training: {accuracy:.2%}, loss {loss:.4f}")
 
     def _end_epoch(self) -> None:
-        self._look_back()
+        self._evaluate_snapshots()
         state, before = self.state, self.state.schedule
         loss, accuracy = self._heldout()
         phones = self._heldout_per()
@@ -460,14 +449,14 @@ class _Run:
         self._save()
         say(epoch_words(record, no_better=not better))
 
-    def _look_back(self) -> None:
+    def _evaluate_snapshots(self) -> None:
         """Measure held-out accuracy at those points of the epoch at which the parameters were kept."""
-        for done, parameters in self.looks:
+        for done, parameters in self.snapshots:
             loss, accuracy = self._heldout(parameters)
             seconds, frames = self.state.seconds_before + done.seconds, self.state.frames_before + done.frames
             record = {"event": "heldout", "epoch": self.state.epoch, "seconds": round(seconds, 3), "frames": frames}
             self._note(**record, heldout_accuracy=accuracy, heldout_loss=loss)
-        self.looks = []
+        self.snapshots = []
 
     def _heldout(self, parameters: torch.Tensor | None = None) -> tuple[float, float]:
         """Mean loss and frame accuracy over the held-out frames, for the run's parameters or those given."""
@@ -492,8 +481,8 @@ class _Run:
         tensors = {name: tensor.cpu().numpy() for name, tensor in self.trainer.tensors.items()}
         tensors |= {"states": self.trainer.states_M.astype(np.int8)}
         tensors |= {f"best.{name}": array for name, array in self.best.items()}
-        tensors |= {f"look.{number}": kept.cpu().numpy() for number, (_, kept) in enumerate(self.looks)}
-        self.directory.save(replace(self.state, looks=[done for done, _ in self.looks]), tensors, gemm_library())
+        tensors |= {f"look.{number}": kept.cpu().numpy() for number, (_, kept) in enumerate(self.snapshots)}
+        self.directory.save(replace(self.state, looks=[done for done, _ in self.snapshots]), tensors, gemm_library())
 
     def _restore(self, state: RunState, tensors: dict[str, np.ndarray]) -> None:
         self.state = state
@@ -503,6 +492,6 @@ class _Run:
         on_device = {
             name: torch.from_numpy(array).to(device) for name, array in tensors.items() if not name.startswith("best.")
         }
-        self.looks = [(done, on_device.pop(f"look.{number}")) for number, done in enumerate(state.looks)]
+        self.snapshots = [(done, on_device.pop(f"look.{number}")) for number, done in enumerate(state.looks)]
         self.trainer.resume(on_device, states_M, state.done)
         say(f"resuming at epoch {state.epoch}, minibatch {state.minibatch}")

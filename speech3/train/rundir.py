@@ -97,13 +97,15 @@ class RunState:
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def next_epoch(self, schedule: Schedule, record: dict[str, Any]) -> "RunState":
-        """The progress at the beginning of the next epoch."""
-        sums: dict[str, Any] = {
-            "frames_before": self.frames,
-            "seconds_before": self.seconds,
-            "history": [*self.history, record],
-        }
-        return replace(self, schedule=schedule, epoch=self.epoch + 1, done=Progress(), **sums)
+        return replace(
+            self,
+            schedule=schedule,
+            epoch=self.epoch + 1,
+            done=Progress(),
+            frames_before=self.frames,
+            seconds_before=self.seconds,
+            history=[*self.history, record],
+        )
 
     @property
     def frames(self) -> int:
@@ -135,8 +137,6 @@ class AnotherRun(Speech3Error):
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The directory of the run that `identity` describes."""
-
     path: Path
     identity: dict[str, Any]
     keep: int
@@ -147,7 +147,6 @@ class RunDirectory:
 
     @property
     def metrics(self) -> Path:
-        """One record per epoch, and progress records."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -168,11 +167,8 @@ class RunDirectory:
         A run that has left neither a checkpoint nor a model may be replaced by any other; one that is not finished may
         be resumed with another number of workers.
 
-        Raises
-        ------
-        Speech3Error
-            The directory holds a run of another config, model or corpus (the message names the keys that differ), or a
-            model that was not made by a run, which `restart` does not remove either.
+        Raises Speech3Error: the directory holds a run of another config, model or corpus (the message names the keys
+        that differ), or a model that was not made by a run, which `restart` does not remove either.
         """
         run = self.path / "run.json"
         if self.model.exists() and not run.exists():

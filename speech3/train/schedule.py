@@ -4,14 +4,11 @@
 less than ``halve_below`` (relative) in an epoch, the rate is halved in every epoch until it decreases by less than
 ``stop_below``; an epoch that makes the model worse is undone. ``exponential`` decays to ``final_rate`` of the first
 rate (Senior et al. 2013), ``cosine`` to zero (Loshchilov and Hutter 2017). With ``warmup`` each rises from a tenth
-first. `speech3.engine.trainer.rate_of` gives the rate within an epoch.
-
-The best epoch is the one with the lowest held-out loss: frame accuracy may still rise while the model becomes more
-confident in its errors. For LF-MMI with ``cosine``, and with group lasso, the last epoch counts as the best.
+first. The best epoch is the one with the lowest held-out loss (frame accuracy may still rise while the model becomes
+more confident in its errors); for LF-MMI with ``cosine``, and with group lasso, the last one.
 
 The mean of the parameters after the last epochs is a candidate for the result (Polyak and Juditsky 1992; Izmailov et
-al. 2018, "Averaging weights leads to wider optima and better generalization"). It is another network, so its statistics
-of batch normalisation are estimated by passing minibatches through it.
+al. 2018). It is another network, so its statistics of batch normalisation are estimated anew.
 """
 
 import math

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -76,8 +77,6 @@ class Variant:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run."""
-
     variant: Variant
     learning_rate: float
     seed: int
@@ -105,7 +104,8 @@ def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method
     several = [
         Method("sandblaster", _by(config, "sandblaster")) if sandblaster else Method("async", _by(config, "asgd"))
     ]
-    if synchronous and _averaged(codec):
+    averaged = codec.kind in ("none", "ternary") and codec.down == "float32"  # gradients that can be averaged as sent
+    if synchronous and averaged:
         several.append(Method("sync", _by(config, "synchronous")))
     elif synchronous:
         say(
@@ -113,11 +113,6 @@ def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method
             " or ternary with down=float32"
         )
     return [Method("sgd", _by(config, "synchronous"), alone=True), *several]
-
-
-def _averaged(codec: CodecConfig) -> bool:
-    """Whether synchronous workers can average gradients that are sent with this codec."""
-    return codec.kind in ("none", "ternary") and codec.down == "float32"
 
 
 def refuse_split(config: TrainConfig) -> None:
@@ -169,28 +164,16 @@ def simulate(
 ) -> tuple[list[Outcome], list[str]]:
     """Simulate every row of the table: plain SGD with one worker, the other methods with several.
 
-    Parameters
-    ----------
-    methods
-        The first is the baseline.
-    workers
-        Numbers of workers; 1 is always included.
-    rates
-        Learning rates to try for each row; none: that of the config. A row keeps the rate with which it reaches 0.98
-        of the best accuracy of one worker first, or, if none reaches it, the rate with the best final accuracy.
-    seeds
-        Seeds for the rows of one worker and of the most workers; the others use the first. None: that of the config.
+    `methods`: the first is the baseline.
+    `workers`: their numbers; 1 is always included.
+    `rates`: learning rates to try for each row; none: that of the config. A row keeps the rate with which it reaches
+    0.98 of the best accuracy of one worker first, or, if none does, the rate with the best final accuracy.
+    `seeds`: for the rows of one worker and of the most workers; the others use the first; none: that of the config.
 
-    Returns
-    -------
-    outcomes, failed
-        The rows, the baseline first; names of the rows whose training failed at every rate.
+    Returns the rows, the baseline first, and the names of the rows whose training failed at every rate.
 
-    Raises
-    ------
-    Speech3Error
-        A number of workers below 1, an invalid rate or seed; the baseline failed; or as for `train`, before the first
-        row is trained. A learning rate that is too high is no error.
+    Raises Speech3Error: a number of workers below 1, an invalid rate or seed; the baseline failed; or as for `train`,
+    before the first row is trained. A learning rate that is too high is no error.
     """
     if not workers or min(workers) < 1:
         raise SettingError(f"--workers {','.join(map(str, workers))}: must be at least 1, as in 1,2,5")
@@ -233,7 +216,8 @@ def _check(variants: Sequence[Variant]) -> None:
     device_of(base.training.device)
     frames = open_packed(Path(base.frames) / "train.frames")
     init = read_init(base, frames)
-    for name, same in groupby(sorted(variants, key=_name), key=_name):
+    by_name = attrgetter("name")
+    for name, same in groupby(sorted(variants, key=by_name), key=by_name):
         if len(alike := [f"{each.method.name} with {each.workers} workers" for each in same]) > 1:
             raise SettingError(f"--methods: {' and '.join(alike)} would both be called {name}; rename one of the files")
     for variant in variants:
@@ -249,10 +233,6 @@ def _check(variants: Sequence[Variant]) -> None:
             check_epoch(training, epoch, 0.0 if init and init.same_senones else training.asgd.warm_start)
         except Speech3Error as error:
             raise error.restated(f"{variant.name}: {error}") from error
-
-
-def _name(variant: Variant) -> str:
-    return variant.name
 
 
 def _run(out: Path, trials: Sequence[Trial], jobs: int) -> dict[Trial, Curve]:
@@ -282,11 +262,10 @@ def _config(trial: Trial) -> TrainConfig:
     config, variant = trial.variant.method.config, trial.variant
     simulation = config.training.simulation
     failures = [] if simulation.method == "synchronous" else [f for f in simulation.failures if f[0] < variant.workers]
-    alone: dict[str, object] = (
-        {"warmup": 0.0} if variant.workers == 1 else {}
-    )  # one worker does not need warm-up and would lose time
-    changes = {"learning_rate": trial.learning_rate, **alone}
+    changes: dict[str, object] = {"learning_rate": trial.learning_rate}
     changes["simulation"] = simulation.model_copy(update={"failures": tuple(failures)})
+    if variant.workers == 1:  # which does not need warm-up and would lose time by it
+        changes["warmup"] = 0.0
     return with_workers(config, variant.workers, **changes).model_copy(update={"seed": trial.seed})
 
 
@@ -331,13 +310,13 @@ def _with_times(methods: Sequence[Method], out: Path) -> list[Method]:
     a sync is measured again for each method that sends with another codec.
     """
     first = methods[0].config.training
-    alike = _measured(methods[0].config, out / "simulation.json")
-    compute_s = alike.compute_s
+    baseline = _measured(methods[0].config, out / "simulation.json")
+    compute_s = baseline.compute_s
     assert compute_s is not None and not isinstance(compute_s, tuple)
     timed = []
     for method in methods:
         training, path = method.config.training, out / f"simulation_{method.name}.json"
-        clock = alike if training.codec == first.codec else _measured(method.config, path)
+        clock = baseline if training.codec == first.codec else _measured(method.config, path)
         simulation = training.simulation.model_copy(
             update={"compute_s": compute_s * training.minibatch / first.minibatch, "sync_s": clock.sync_s}
         )
@@ -381,20 +360,12 @@ def throughput(
 ) -> Throughput:
     """Measure networks on the config's frames and device, and apply the model of `speech3.engine.papers.throughput`.
 
-    Parameters
-    ----------
-    config
-        The keys of its codec are used for the ternary code, whatever its kind; `simulation.latency_s` is used, too.
-    gigabits
-        Bandwidths of each worker's link, in Gbit/s.
-    models
-        Presets of ``conf/models``; none: the config's model.
+    The keys of the config's codec are used for the ternary code, whatever its kind, and `simulation.latency_s`.
+    `gigabits`: bandwidths of each worker's link, in Gbit/s.
+    `models`: presets of ``conf/models``; none: the config's model.
 
-    Raises
-    ------
-    Speech3Error
-        A value that is out of range, a model that is split, unknown or does not match the frames, no such device, or
-        missing frames; before the first network is measured.
+    Raises Speech3Error, before the first network is measured: a value that is out of range, a model that is split,
+    unknown or does not match the frames, no such device, or missing frames.
     """
     if not workers or min(workers) < 1:
         raise SettingError(f"--throughput {','.join(map(str, workers))}: must be at least 1, as in 1,2,4,512")

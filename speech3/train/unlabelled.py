@@ -38,26 +38,17 @@ _NO_SENONES = "the outputs of pretraining without transcripts are no senones; tr
 def pretrain(source: Path | DataDir, out: Path, config: PretrainConfig, *, restart: bool = False) -> dict[str, Any]:
     """Pretrain a network; resume what was killed.
 
-    Parameters
-    ----------
-    source
-        A folder of recordings, or a data directory. Recordings of another rate than that of the features (the first
-        recording's, if the preset names none) are resampled, and channels are mixed.
-    out
-        Run directory, a model directory for ``--init`` when it is finished.
-    restart
-        Discard an earlier run in `out`.
+    `source`: a folder of recordings, or a data directory. Recordings of another rate than that of the features (the
+    first recording's, if the preset names none) are resampled, and channels are mixed.
+    `out`: run directory, a model directory for ``--init`` when it is finished.
+    `restart`: discard an earlier run there.
 
-    Returns
-    -------
-    about
-        As of `speech3.train.train`; ``heldout_accuracy`` is, for masked prediction, the share of held-out frames whose
-        cluster is predicted, and for the autoencoder the share of the variance of held-out windows that is explained.
+    Returns what `speech3.train.train` does; ``heldout_accuracy`` is, for masked prediction, the share of held-out
+    frames whose cluster is predicted, and for the autoencoder the share of the variance of held-out windows that is
+    explained.
 
-    Raises
-    ------
-    Speech3Error
-        There are no recordings, or too few to hold some out; the task does not fit the network; as `train`.
+    Raises Speech3Error: there are no recordings, or too few to hold some out; the task does not fit the network; as
+    `train`.
     """
     data = source if isinstance(source, DataDir) else _read(source)
     if not data.utterances:

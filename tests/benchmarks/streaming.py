@@ -23,6 +23,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jiwer
 import numpy as np
@@ -33,7 +34,8 @@ from speech3.data.datadir import DataDir, read_datadir
 from speech3.decode.live import Meter
 from speech3.decode.recognizer import Recognizer, load_recognizer
 from speech3.decode.streaming import Pauses, Stream
-from speech3.features.extraction import features_of
+from speech3.features import extract
+from speech3.io import ArkReader
 
 _PIECE_S = 0.1
 _NEVER = Pauses(1e9, 1e9, 1e9, 1e9, 1e9)
@@ -97,7 +99,9 @@ def main() -> None:
         busy_s, spoken_s = busy_s + meter.busy_s, spoken_s + meter.duration_s
     cpu_s = time.process_time() - began_cpu
     offline_config = recognizer.features.model_copy(update={"resample": True})
-    feats = dict(features_of(data, offline_config))
+    with TemporaryDirectory() as out:
+        extract(data, Path(out), offline_config, 1)
+        feats = dict(ArkReader(Path(out) / "feats.scp"))
     offline = {h.utterance: " ".join(h.words) for h in recognizer.decode(feats).hypotheses}
     texts = {key: utterance.text or "" for key, utterance in data.utterances.items()}
     print(json.dumps({

@@ -93,7 +93,7 @@ def test_a_process_that_dies_ends_the_epoch_with_an_error(world):
     moves = world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES))
     assert [next(moves).used for _ in range(3)] == [0, 0, 0]  # we do not: Ctrl-C is heard
     threading.Timer(0.3, os.kill, (victim, signal.SIGKILL)).start()
-    with pytest.raises(MachineError, match="world ddp"):
+    with pytest.raises(MachineError, match=r"world ddp: process 1 died"):
         list(moves)
     with pytest.raises(Speech3Error, match=r"process 1 died \(exit status -9\)"):
         list(world.epoch(1, tiny.waiting(BATCHES), tiny.rate(0.1, 1, BATCHES)))

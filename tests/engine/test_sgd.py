@@ -69,7 +69,7 @@ def test_running_statistics_lie_behind_the_parameters():
 
 
 def test_flat_refuses_other_types():
-    with pytest.raises(ValueError, match="float64"):
+    with pytest.raises(ValueError, match=r"must be float32, not torch\.float64"):
         flatten(nn.Linear(2, 2).double())
 
 

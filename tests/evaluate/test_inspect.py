@@ -12,8 +12,9 @@ from speech3.errors import Speech3Error
 from speech3.evaluate import inspection as room
 from speech3.evaluate.inspection import inspect, picture_path
 from speech3.evaluate.picture import FeatureStatistics, Picture, draw, write_picture
-from speech3.features.extraction import features_of
+from speech3.features import extract
 from speech3.frames.packed import write_frames
+from speech3.io import ArkReader
 from speech3.io.ark import write_ark
 
 RATE_HZ = 16000
@@ -128,7 +129,8 @@ def test_a_recording(tmp_path: Path) -> None:
     )
     assert "median 150 Hz" in lines["pitch"] or "median 149 Hz" in lines["pitch"]
     picture = inspect(tmp_path / "a.flac", PRESET).picture
-    (expected_TF,) = (feats_TF for _, feats_TF in features_of(_data(tmp_path), PRESET))
+    extract(_data(tmp_path), tmp_path / "feats", PRESET, 1)
+    (expected_TF,) = ArkReader(tmp_path / "feats" / "feats.scp").values()
     np.testing.assert_allclose(picture.feats_TF, expected_TF, atol=1e-4)
     assert picture.pitch is not None and len(picture.pitch.hz) == len(expected_TF)
     with pytest.raises(Speech3Error, match=r"a\.flac: --utterance u: the file is a single recording"):
@@ -187,8 +189,6 @@ def test_a_list_of_recordings(tmp_path: Path) -> None:
 
 def test_what_is_known_of_the_features_beside_them(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.flac", sound(1.0), RATE_HZ)
-    from speech3.features.extraction import extract
-
     config = load_preset(FeatureConfig, "features", "plp13_pitch1_d2")
     extract(_data(tmp_path), tmp_path / "out", config, 1)
     picture = inspect(tmp_path / "out" / "feats.scp", PRESET).picture

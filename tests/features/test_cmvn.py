@@ -28,8 +28,6 @@ def test_a_constant_becomes_zero_not_noise() -> None:
 def test_no_frames_and_no_normalisation() -> None:
     empty_TF = torch.zeros(0, 3)
     assert finish_features([empty_TF], FeatureConfig(cmvn="utterance", norm_vars=True, deltas=1))[0].shape == (0, 6)
-    feats_TF = torch.randn(5, 3)
-    assert apply_cmvn(cmvn_stats(feats_TF), feats_TF, norm_means=False).equal(feats_TF)
 
 
 def sliding_by_frame(feats_TF: np.ndarray, window: int, least: int, center: bool, norm_vars: bool) -> np.ndarray:
@@ -104,7 +102,7 @@ def test_global_statistics_out_of_the_config() -> None:
     assert finish_features(statics, config.model_copy(update={"norm_means": False, "norm_vars": False}))[0].equal(
         statics[0]
     )
-    with pytest.raises(MismatchError, match="global_stats"):
+    with pytest.raises(MismatchError, match=r"global_stats: 5 and 5 values .* features of 3 values"):
         finish_features([statics[0][:, :3]], config)
     with pytest.raises(Speech3Error, match="needs global_stats"):
         finish_features(statics, FeatureConfig(cmvn="global"))

@@ -7,6 +7,7 @@ import pytest
 import soundfile
 import torch
 import typer
+from extracted import extracted
 from typer.testing import CliRunner
 
 from speech3.cli import data as extract_verb
@@ -16,7 +17,7 @@ from speech3.data.datadir import DataDir, Utterance, read_datadir
 from speech3.errors import DataError, Speech3Error
 from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish_features, static_features
-from speech3.features.extraction import extract, features_of
+from speech3.features.extraction import extract
 from speech3.io.ark import ArkReader
 from speech3.io.ark import _kaldi_io as kaldi_io
 from speech3.runtime import parallel
@@ -79,25 +80,14 @@ def test_end_to_end_readable_by_kaldi_io(tmp_path: Path, jobs: int, monkeypatch:
     np.testing.assert_allclose(read.global_stats, cmvn_stats(torch.cat(everything)), rtol=1e-5)
 
 
-def test_features_of_equals_the_archive(tmp_path: Path) -> None:
-    data = data_of(tmp_path / "data", {"u1": "a", "u2": "b", "u3": "a"})
-    config = FeatureConfig(cmvn="utterance", dither=1.0)
-    extract(data, tmp_path / "out", config, 1)
-    archive = ArkReader(tmp_path / "out" / "feats.scp")
-    computed = dict(features_of(data, config))
-    assert set(computed) == set(archive)
-    for name in archive:
-        np.testing.assert_array_equal(computed[name], archive[name])
-
-
 def test_dither_is_the_same_every_time_and_differs_between_utterances(tmp_path: Path) -> None:
     silence = np.zeros(4000, dtype=np.int16)
     data = data_of(tmp_path / "data", {"u1": "a", "u2": "a"}, u1=silence, u2=silence)
-    first, again = (dict(features_of(data, FeatureConfig(dither=1.0))) for _ in range(2))
+    first, again = (extracted(data, FeatureConfig(dither=1.0)) for _ in range(2))
     np.testing.assert_array_equal(first["u1"], again["u1"])
     assert not np.allclose(first["u1"], first["u2"], atol=0.1)
     # The variance of white noise, 1, shows in the energy of a frame of 200 samples without its mean.
-    energies = dict(features_of(data, FeatureConfig(dither=1.0, use_energy=True)))["u1"][:, 0]
+    energies = extracted(data, FeatureConfig(dither=1.0, use_energy=True))["u1"][:, 0]
     assert abs(np.exp(energies).mean() - 199) < 20
 
 
@@ -129,7 +119,7 @@ def test_another_sample_rate_is_named_with_the_remedy(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "data" / "u2.wav", sound("u2", 22050), 11025)
     with pytest.raises(Speech3Error, match=r"u2: .*11025 Hz where 8000 Hz .*resample"):
         extract(data, tmp_path / "out", FeatureConfig(), 1)
-    resampled = dict(features_of(data, FeatureConfig(resample=True)))
+    resampled = extracted(data, FeatureConfig(resample=True))
     assert len(resampled["u2"]) == 1 + (16000 - 200) // 80
 
 
@@ -148,15 +138,6 @@ def test_a_directory_without_usable_utterances_is_an_error(tmp_path: Path) -> No
     with pytest.raises(Speech3Error, match=r"none of 1 recordings can be read.*lost\.wav"):
         extract(lost, tmp_path / "out", FeatureConfig(), 1)
     assert not (tmp_path / "out" / "feats.ark").exists()
-
-
-def test_features_of_stops_at_a_bad_utterance_or_lists_it(tmp_path: Path) -> None:
-    data = data_of(tmp_path / "data", twenty(short="a"), short=sound("short", 100))
-    with pytest.raises(Speech3Error, match="short: shorter than one frame"):
-        list(features_of(data, FeatureConfig()))
-    skipped: dict[str, str] = {}
-    assert len(list(features_of(data, FeatureConfig(), skipped))) == 20
-    assert list(skipped) == ["short"]
 
 
 def test_the_verb(tmp_path: Path) -> None:
@@ -187,7 +168,7 @@ def test_augmented_on_the_way(tmp_path: Path, jobs: int, monkeypatch: pytest.Mon
         statics = [static_features(w[None], torch.tensor([len(w)]), config, RATE_HZ)[0][0] for w in waves]
         for name, feats_TF in zip(names, finish_features(statics, config), strict=True):
             np.testing.assert_allclose(found[name], feats_TF.numpy(), atol=1e-5, err_msg=speaker)
-    plain = dict(features_of(data, config))
+    plain = extracted(data, config)
     assert all(np.abs(found[name] - plain[name]).max() > 0.5 for name in plain)
 
 

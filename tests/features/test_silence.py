@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from extracted import extracted
 
 from speech3.config import FeatureConfig, load_preset
 from speech3.data import audio
@@ -13,7 +14,7 @@ from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
 from speech3.features.cmvn import SILENCE_DEVIATIONS, OnlineCmvn, apply_cmvn, cmvn_stats, repeated_frames, silent_frames
 from speech3.features.compute import OnlineFeatures, finish_features, static_features
-from speech3.features.extraction import extract, features_of
+from speech3.features.extraction import extract
 from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.alignment.longform import local_features
 from speech3.io.ark import write_ark
@@ -238,7 +239,7 @@ def given_data(tmp_path: Path) -> tuple[Path, np.ndarray]:
 def test_features_that_are_given(given_data: tuple[Path, np.ndarray], cmvn: str) -> None:
     directory, feats_TF = given_data
     config = FeatureConfig(kind="given", cmvn=cmvn, norm_vars=True)
-    found_TF = dict(features_of(read_datadir(directory), config))["a-1"]
+    found_TF = extracted(read_datadir(directory), config)["a-1"]
     quiet_T = feats_TF.max(1) < -15
     assert quiet_T.sum() == 28
     np.testing.assert_allclose(found_TF[~quiet_T].std(0), 1, atol=1e-4)
@@ -250,7 +251,7 @@ def test_features_that_are_given_with_statistics(given_data: tuple[Path, np.ndar
     stats_2G = cmvn_stats(torch.from_numpy(feats_TF[:90])).numpy()
     for rows, lowest in ((2, None), (1, feats_TF.min() - feats_TF[:90].mean(0))):
         write_ark(directory / "cmvn.ark", [("a", stats_2G[:rows])], directory / "cmvn.scp")
-        found_TF = dict(features_of(read_datadir(directory), FeatureConfig(kind="given", cmvn="speaker")))["a-1"]
+        found_TF = extracted(read_datadir(directory), FeatureConfig(kind="given", cmvn="speaker"))["a-1"]
         limit_F = -SILENCE_DEVIATIONS * feats_TF[:90].std(0) if lowest is None else lowest
         np.testing.assert_allclose(found_TF[feats_TF.max(1) < -15], np.tile(limit_F, (28, 1)), rtol=1e-3)
 
@@ -314,7 +315,7 @@ def test_extraction_leaves_silence_out_of_all_statistics(tmp_path: Path, cmvn: s
 def test_dither_leaves_no_silence(tmp_path: Path) -> None:
     data = read_datadir(data_of(tmp_path / "a", {"a": torch.cat([torch.zeros(8000), noise(RATE_HZ)])}))
     config = FeatureConfig(dither=1.0, cmvn="utterance", norm_vars=True)
-    found_TF = dict(features_of(data, config))["a"]
+    found_TF = extracted(data, config)["a"]
     np.testing.assert_allclose(found_TF.std(0), 1, atol=1e-4)
 
 

@@ -101,7 +101,7 @@ def test_senone_beyond_the_count_names_the_utterance(tmp_path):
 
 
 def test_nothing_to_pack(tmp_path):
-    with pytest.raises(Speech3Error, match="no utterance"):
+    with pytest.raises(Speech3Error, match="x: no utterance to pack"):
         write_frames(tmp_path / "x", {}, {}, 7, utterances=[])
 
 

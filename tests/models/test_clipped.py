@@ -274,5 +274,5 @@ def test_sigmoid_and_tanh_are_exact_to_the_rounding_of_float32(gate, others, exa
 
 @pytest.mark.parametrize(("frames", "clip"), [(0, 1.0), (2, 0.0), (2, -1.0), (2, math.nan)])
 def test_nothing_to_compute_and_no_clip_are_errors(frames, clip):
-    with pytest.raises(ValueError, match="above zero"):
+    with pytest.raises(ValueError, match=f"clip {clip} must be above zero, and {frames} frames"):
         ours(*draw(frames, 2, 3, 4), clip=clip)

@@ -12,11 +12,9 @@ from torch.nn import functional
 from speech3.config import CnnTdnnConfig, ModelConfig, TdnnConfig, load_preset, parse
 from speech3.config.models import StridedConvolutionConfig
 from speech3.engine.flat import flatten
-from speech3.engine.optimizers import Sgd
 from speech3.errors import Speech3Error
 from speech3.io.checkpoint import save_tensors
 from speech3.models import build, load_network, logits, network_tensors
-from speech3.models.base import cross_entropy
 from speech3.models.tdnn import FactoredLayer, Tdnn, constrain, joined
 
 BINS, SENONES = 11, 7
@@ -154,7 +152,7 @@ def test_an_utterance_is_scored_in_pieces_as_in_one(name, frames, monkeypatch):
     model, feats = random_model(CONFIGS[name]), torch.randn(frames, BINS)
     whole = logits(model, feats)
     assert whole.shape == (-(-frames // model.subsampling), SENONES) and model.training
-    monkeypatch.setattr(Tdnn, "scored_at_a_time", 3)
+    monkeypatch.setattr(Tdnn, "outputs_at_a_time", 3)
     torch.testing.assert_close(logits(model, feats), whole, rtol=1e-4, atol=1e-5)
     assert logits(model, feats[:0]).shape == (0, SENONES)
 
@@ -295,21 +293,6 @@ def test_the_bypass_adds_its_share_of_the_input_at_the_same_time():
     x = torch.randn(2, 9, 12)
     for mode in (True, False):
         torch.testing.assert_close(layer.train(mode)(x), 0.25 + 0.66 * x[:, 2:-2])
-
-
-def test_steps_on_chunks_learn_the_class_of_an_outputs_three_frames():
-    model = build(CnnTdnnConfig(**{**SIZES, "width": 24, "bottleneck": 8, "dropout": 0.1}), BINS, 4, seed=1)
-    sgd, parameters = Sgd(model), list(model.parameters())
-    torch.manual_seed(1)
-    means, losses = torch.randn(4, BINS) * 2, []
-    assert model.left_context == model.right_context == 11
-    for _ in range(120):
-        classes = torch.randint(4, (8, 4 + 10 + 4))  # of three frames each: 12 frames, 10 outputs, 12 frames
-        feats = means[classes.repeat_interleave(3, 1)] + torch.randn(8, 54, BINS)
-        loss, _ = cross_entropy(model(feats[:, 1:-1]).flatten(0, 1), classes[:, 4:14].flatten())
-        sgd.step(torch.autograd.grad(loss, parameters), 0.1)
-        losses.append(loss.item())
-    assert losses[0] == pytest.approx(np.log(4)) and np.mean(losses[-10:]) < 0.3
 
 
 def test_a_stored_network_scores_the_same(tmp_path):

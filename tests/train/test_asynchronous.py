@@ -149,11 +149,6 @@ def test_looks_inside_an_epoch_are_recorded(shared):
         assert 0 < look["heldout_accuracy"] <= 1
 
 
-def test_the_last_checkpoints_are_kept(shared):
-    names = sorted(path.name for path in (shared[0] / "checkpoints").iterdir())
-    assert len(names) == 3 and names[-1].startswith("e0005-m00000000")
-
-
 def test_what_is_the_end_already_is_no_look_inside_the_epoch(corpus, tmp_path, monkeypatch):
     """Progress is told late: the copy that is taken then is of the end."""
     epoch = Simulated.epoch
@@ -422,7 +417,7 @@ def test_too_many_refused_minibatches_stop_the_run(corpus, tmp_path, monkeypatch
 
     monkeypatch.setattr(shard_module.Shard, "compute", diverging)
     config = _config(corpus, asgd={"warm_start": 0.5, "sync_every": 1}, max_epochs=1)
-    with pytest.raises(TrainingError, match="epoch 1"):
+    with pytest.raises(TrainingError, match=r"epoch 1: \d+ of 100 minibatches were refused"):
         train(config, tmp_path / "out")
     assert not (tmp_path / "out" / "model.safetensors").exists()
     broken = {60, 61}

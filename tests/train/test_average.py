@@ -160,5 +160,5 @@ def test_tensors_of_another_model_are_named(tmp_path):
         save_tensors(tmp_path / f"{name}.safetensors", {"w": np.ones(size, np.float32)}, {"kind": KIND})
     with pytest.raises(MismatchError, match=r"b\.safetensors"):
         mean_of(sorted(tmp_path.glob("*.safetensors")))
-    with pytest.raises(ValueError, match="average=1"):
+    with pytest.raises(ValueError, match="average=1: the mean of one epoch"):
         frame_corpus.config(tmp_path, "cpu", "dnn", average=1)

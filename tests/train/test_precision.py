@@ -115,7 +115,7 @@ def test_a_run_in_bf16_resumes_where_it_was(corpus: Path, tmp_path: Path, monkey
     with pytest.raises(KeyboardInterrupt):
         train(given, tmp_path / "parts")
     monkeypatch.setattr(_Run, "_end_epoch", whole_epoch)
-    with pytest.raises(Speech3Error, match=r"training\.precision"):
+    with pytest.raises(Speech3Error, match=r"training\.precision \w+ there, \w+ now"):
         train(config(corpus, "cpu", "dnn", momentum=0.5), tmp_path / "parts")
     train(given, tmp_path / "parts")
     whole, parts = (load_tensors(tmp_path / name / "model.safetensors", "nn")[0] for name in ("whole", "parts"))

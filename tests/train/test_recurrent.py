@@ -190,7 +190,7 @@ def test_it_begins_with_another(corpus, tmp_path):
 
 
 def test_a_chunk_shorter_than_the_delay(corpus, tmp_path):
-    with pytest.raises(SettingError, match=r"training\.sequence=5"):
+    with pytest.raises(SettingError, match=r"training\.sequence=5: .* model\.delay=5"):
         train(_config(corpus, model={"delay": 5}, sequence=5), tmp_path / "out")
     assert not (tmp_path / "out" / "model.safetensors").exists()
 

@@ -41,7 +41,7 @@ def test_the_preset_is_of_this_world():
 def test_more_iterations_than_minibatches():
     training = _config(lbfgs=LbfgsConfig(batches=3, iterations=5)).training
     check_epoch(training, 15, 0.0)
-    with pytest.raises(SettingError, match=r"training\.lbfgs"):
+    with pytest.raises(SettingError, match=r"training\.lbfgs: batches=3 with iterations=5 .* 14 "):
         check_epoch(training, 14, 0.0)
 
 
