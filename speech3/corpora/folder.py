@@ -36,6 +36,7 @@ from speech3.data import (
     plain_words,
     read_datadir,
     symbols_in,
+    without_markup,
 )
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error, listed
 from speech3.runtime import progress, read_utf8, say
@@ -266,10 +267,13 @@ class _Found:
         return timed
 
     def words(self, text: str, where: Path, subject: str = "") -> str:
-        """The words of a transcript, without symbols of language models, which are reported.
+        """The words of a transcript, without markup and symbols of language models, which are reported.
 
         Without a list of graphemes, words that lose a mark at an edge are counted.
         """
+        text, remarks = without_markup(text, self.graphemes)
+        for kind, problem, fate in remarks:
+            self.faults.append(Fault(kind, str(where), subject, problem, fate, warning=True))
         if not self.graphemes:
             self.marked.update(marked_at_edge(text))
         if not self.language and not text.isascii():

@@ -169,3 +169,15 @@ def test_capitals_are_lowered_by_the_rules_of_the_language(tmp_path: Path, capsy
         "izmir",
         "kız",
     }
+
+
+def test_markup_in_any_transcript_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b", "c"):
+        recording(tmp_path / f"{name}.wav")
+    (tmp_path / "a.txt").write_text("<b>leo</b> (laughter)")
+    (tmp_path / "b.TextGrid").write_text(short_textgrid({"tx": [(0.0, 2.0, "SPEAKER1: leo")]}))
+    (tmp_path / "metadata.csv").write_text("c.wav|leo &amp; jana\n")
+    data, _ = read_folder(tmp_path)
+    assert sorted(each.text or "" for each in data.utterances.values()) == ["leo", "leo [laughter]", "leo jana"]
+    line = said(capsys)
+    assert "<b>" in line and "(laughter)" in line and "SPEAKER1" in line and "2 utterances (HTML in text)" in line
