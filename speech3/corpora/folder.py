@@ -185,7 +185,12 @@ def _conflicted_copy(path: Path) -> Fault:
 
 
 def _is_utf8(path: Path) -> bool:
-    """Python represents bytes of a name that are not UTF-8 by surrogates, which cannot be encoded again."""
+    """Python represents bytes of a name that are not UTF-8 by surrogates, which cannot be encoded again.
+
+    A name with a line break is no better: it would take two lines of a list.
+    """
+    if "\n" in str(path) or "\r" in str(path):
+        return False
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -195,7 +200,7 @@ def _is_utf8(path: Path) -> bool:
 
 def _misnamed(path: Path) -> Fault:
     where = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return Fault("name", where, "", "its name is not UTF-8", "rename it (convmv converts the names of many files)")
+    return Fault("name", where, "", "its name is not UTF-8, or has a line break", "rename it (convmv converts many)")
 
 
 def _unused(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recorded: Container[str]) -> list[Fault]:
