@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from speech3.engine.codecs.mean import check_levels
     from speech3.engine.fitting.fit import fit
     from speech3.engine.fitting.results import EpochResult, FitResult, StepResult
-    from speech3.engine.gradient import device_of, precision, threads, use_precision, worker_parts
+    from speech3.engine.gradient import device_of, precision, threads, use_precision, use_threads, worker_parts
     from speech3.engine.interface import Backend, Loss, Progress, ShardReport, WorkerParts, shares
     from speech3.engine.papers.throughput import (
         LEVEL,
@@ -87,5 +87,6 @@ __all__ = [
     "throughputs",
     "times_of",
     "use_precision",
+    "use_threads",
     "worker_parts",
 ]

@@ -27,7 +27,7 @@ from speech3.config import (
     parse,
     read_yaml,
 )
-from speech3.engine import Loss, WorkerParts, use_precision, worker_parts
+from speech3.engine import Loss, WorkerParts, use_precision, use_threads, worker_parts
 from speech3.errors import DataError, MismatchError, MissingError, SettingError, TrainingError
 from speech3.frames import (
     Chunks,
@@ -135,7 +135,7 @@ class BuildParts:
     def __call__(self, device: str) -> WorkerParts:
         """Build the parts, with the same initial random parameters in every process."""
         keep_freed_memory()
-        torch.set_num_threads(self.config.training.threads)
+        use_threads(self.config.training.threads)
         use_gemm_library(self.library)
         use_precision(self.config.training.precision)
         frames, on = open_packed(Path(self.config.frames) / "train.frames"), torch.device(device)

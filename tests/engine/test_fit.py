@@ -1,5 +1,6 @@
 """`fit` trains models that are no speech's by every strategy, and says what happened."""
 
+import math
 import multiprocessing
 import os
 import re
@@ -54,6 +55,25 @@ def test_strategies_are_the_presets_that_are_not_for_speech_alone():
         "smbr",
     }
     assert set(STRATEGIES) - set(presets("training")) == {"ddp"}
+
+
+def has_denormals() -> bool:
+    return bool(torch.tensor(1e-38) / 1000)
+
+
+def loss_without_denormals(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets) + (float("nan") if has_denormals() else 0.0)
+
+
+@pytest.mark.parametrize("strategy", ["sgd", "asgd"])
+def test_denormals_are_zeros_in_training_and_not_after_it(strategy):
+    assert has_denormals()
+    with torch.no_grad():
+        assert not math.isfinite(loss_without_denormals(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)))
+    fit(
+        moons.network(), moons.moons(400), loss_without_denormals, strategy=strategy, workers=1, epochs=1, minibatch=100
+    )
+    assert has_denormals()
 
 
 def test_one_worker_is_a_plain_loop_of_pytorch():

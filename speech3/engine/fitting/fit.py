@@ -35,7 +35,7 @@ from speech3.engine.fitting.results import (
     epoch_result_of_saved,
 )
 from speech3.engine.flat import trained
-from speech3.engine.gradient import Diverged, threads, use_precision, worker_parts
+from speech3.engine.gradient import Diverged, threads, use_precision, use_threads, worker_parts
 from speech3.engine.gradient import precision as use_while
 from speech3.engine.interface import NUMBERED, Microbatches, Progress, Rate, Targets, WorkerParts, minibatch_seed
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
@@ -328,7 +328,7 @@ class Build:
     def __call__(self, device: str) -> WorkerParts:
         keep_freed_memory()
         own_process()
-        torch.set_num_threads(self.training.threads)
+        use_threads(self.training.threads)
         use_precision(self.training.precision)
         return self.parts(device)
 
