@@ -150,7 +150,7 @@ def test_names_that_are_not_utf_8(tmp_path: Path, capsys: pytest.CaptureFixture[
         (Path(os.fsdecode(os.fsencode(source) + b"/caf\xe9" + suffix))).write_bytes((source / template).read_bytes())
     assert len(recordings_in(source)) == 20
     prepare(source, out, 1, lexicon="graphemes")
-    assert "left out 2 (name): caf\\xe9.txt: its name is not UTF-8; rename it" in said(capsys)
+    assert "left out 2 (name): caf\\xe9.txt: its name is not UTF-8, or has a line break; rename it" in said(capsys)
     assert "caf\\xe9.wav" in (out / "left_out.txt").read_text()
     assert sum(len(read_datadir(out / name).utterances) for name in ("train", "dev", "test")) == 20
 
