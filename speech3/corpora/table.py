@@ -288,6 +288,8 @@ def _unquoted(field: str) -> str:
 def _objects(path: Path, text: str, lines: Sequence[str]) -> list[Mapping[str, object]]:
     try:
         value = json.loads(text)
+    except RecursionError as error:
+        raise FormatError(f"{path}: is nested too deeply; write one object a line") from error
     except ValueError:
         value = []
         for number, line in enumerate(lines, 1):

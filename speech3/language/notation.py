@@ -71,7 +71,7 @@ def _without_marks_of_words(rows: Sequence[Row], removed: list[str]) -> list[Row
 
 def _stripped(word: str, quotes: str) -> str:
     tail = word[len(word.rstrip(_AFTER_WORD)) :]
-    return word.rstrip(_AFTER_WORD).strip(quotes) + tail
+    return (word.rstrip(_AFTER_WORD).strip(quotes) or word.rstrip(_AFTER_WORD)) + tail
 
 
 def _without_pairs(rows: Sequence[Row], removed: list[str]) -> list[Row]:

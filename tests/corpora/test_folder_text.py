@@ -28,7 +28,7 @@ def corpus(root: Path, words: str, utterances: int = 20, seconds: float = 0.2) -
 def test_the_text_is_changed_as_the_transcripts_are(tmp_path: Path) -> None:
     source, out = corpus(tmp_path / "in", "Mama, leo!"), tmp_path / "out"
     (source / "lang").mkdir()
-    (source / "lang" / "text").write_text("Mama, leo!\n— Jana: k'ak'?\n...\n")
+    (source / "lang" / "text").write_text("<i>Mama</i>, leo!\n— Jana: k'ak'?\n...\n")
     (tmp_path / "graphemes.txt").write_text("k'\n")
     prepare(source, out, 1, lexicon="graphemes", graphemes=str(tmp_path / "graphemes.txt"))
     lines = (out / "lm_text").read_text().splitlines()
