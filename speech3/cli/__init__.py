@@ -16,10 +16,12 @@ import typer
 
 from speech3 import __version__
 from speech3.cli._verb import HELP_NAMES, Group, Quiet, Verb, quietable
-from speech3.errors import Speech3Error, check_platform
+from speech3.errors import MachineError, Speech3Error, check_platform
 from speech3.runtime import ONE_THREAD, allow_open_files, be_quiet, explained_limit, restart_in_utf8, suit_terminals
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
+# Of the system, not of a verb: no permission, a disk that is read-only, fails or is gone.
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE}
 # The groups of `speech3 --help`, in this order, with the modules that define their verbs: a function of the verb's name
 # or, for a group of verbs such as `speech3 lm train`, `verbs` in a module of its own.
 _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -129,6 +131,7 @@ def main() -> None:
     restart_in_utf8()
     suit_terminals()
     try:
+        _check_place()
         check_platform()
         allow_open_files()
         signal.signal(signal.SIGTERM, _terminated)
@@ -150,6 +153,9 @@ def main() -> None:
         if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             print(f"error: {error.filename}: {error.strerror}; choose another path", file=sys.stderr)
             sys.exit(1)
+        if isinstance(error, OSError) and error.filename and error.errno in _REFUSED:
+            print(f"error: {error.filename}: {error.strerror}; check its disk and permissions", file=sys.stderr)
+            sys.exit(1)
         if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         print(f"error: {error}; free some space and run the same command again", file=sys.stderr)
@@ -167,6 +173,17 @@ def main() -> None:
         if end.code == INTERRUPTED:  # typer turns a KeyboardInterrupt inside a verb into this
             _interrupted()
         raise
+
+
+def _check_place() -> None:
+    """Refuse to work in a directory that was removed: libraries that look for it end with messages of their own."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except OSError as error:
+        raise MachineError(
+            f"{os.environ.get('PWD', '.')}: this directory was removed or cannot be read ({error.strerror}); change to"
+            " another one"
+        ) from error
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

@@ -28,6 +28,7 @@ from speech3.data import (
     sentences_of_file,
     split_by_speaker,
     split_by_utterance,
+    without_markup,
     write_datadir,
 )
 from speech3.errors import DataError, FormatError, MissingError, SettingError, Speech3Error, listed
@@ -266,7 +267,7 @@ def write_corpus(
         )
     # The words to be pronounced: those of train, and those of the language model or its text.
     check_apart(parts)
-    change: Callable[[str], str] = partial(plain_words, graphemes=graphemes, language=lang or "") if plain else str
+    change: Callable[[str], str] = partial(_as_transcript, graphemes=graphemes, language=lang or "") if plain else str
     text = _Text(None if given.arpa else parts["train"], given.text, change)
     counts = Counter(_words(parts["train"]))
     further = set(arpa_words(given.arpa)) if given.arpa else {word for each in text for word in each}
@@ -332,6 +333,11 @@ def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tu
                 " rates than on new speakers"
             )
     return {name: given[name] for name in SPLITS}, bool(missing)
+
+
+def _as_transcript(text: str, graphemes: Sequence[str], language: str) -> str:
+    """A text changed as the transcripts of a folder are."""
+    return plain_words(without_markup(text, graphemes)[0], graphemes, language)
 
 
 def _with_text(path: Path, part: str) -> DataDir:

@@ -1,7 +1,8 @@
 """A folder as linguists keep it: recordings, each with a transcript of the same name.
 
 A transcript is a ``.txt`` or ``.lab`` (what is said in the whole recording), a Praat ``.TextGrid`` or an ELAN ``.eaf``.
-It is beside its recording, or anywhere in the folder if its name is unique. ``lang/`` and hidden files are not read.
+It is beside its recording, or anywhere in the folder if its name is unique. Recordings without one have the words that
+a table gives them (`speech3.corpora.table`). ``lang/`` and hidden files are not read.
 """
 
 import math
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import soundfile
 
+from speech3.corpora.table import TABLES, Row, may_be_table, rows_of
 from speech3.corpora.tiers import Annotation, Tier, choose, read_elan, read_textgrid, shifted
 from speech3.data import (
     END_TOLERANCE_S,
@@ -34,6 +36,7 @@ from speech3.data import (
     plain_words,
     read_datadir,
     symbols_in,
+    without_markup,
 )
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error, listed
 from speech3.runtime import progress, read_utf8, say
@@ -48,7 +51,7 @@ _READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgr
 _MOST_OVERLAP = 0.1  # share of an annotation's length
 _LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
 _SHOWN = 3
-_TABLES = {".csv", ".tsv", ".json", ".jsonl", ".srt", ".vtt", ".xlsx"}  # what else people keep transcripts in
+_TABLES = {*TABLES, ".srt", ".vtt", ".xlsx", ".ods"}  # what else people keep transcripts in
 _NO_TRANSCRIPT = "put one of its name beside it (.eaf, .TextGrid, .txt or .lab)"
 _CLOCK = re.compile(r"(?<=\[)\d?\d:[0-5]\d|\b\d?\d:[0-5]\d[:\d.,]*\s*-->")  # [00:01.5], 0:01 --> 0:02
 _WORDS_ONLY = "write only what is said, or make a TextGrid of it"
@@ -60,11 +63,12 @@ _ANY_RATE = 16000  # Hz, of what a folder's recordings are resampled to: their r
 
 @dataclass(frozen=True)
 class Item:
-    """A recording, its transcript, and its key in the data directory."""
+    """A recording, its transcript (a table if `row` is its row there), and its key in the data directory."""
 
     key: str
     audio: Path
     transcript: Path
+    row: Row | None = None
 
 
 def has_recordings(source: Path) -> bool:
@@ -114,8 +118,13 @@ def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], lis
         name = _recording_of(path, alone)
         beside.setdefault((path.parent, name), path)
         anywhere.setdefault(name.casefold(), []).append(path)
-    # The transcript of each recording: beside it, or else the only one of its name.
-    faults = [_misnamed(path) for path in everything if not _is_utf8(path)]
+    # What tables say of recordings: none of the files that are a recording's own transcript is one.
+    named = [path for path in files if may_be_table(path)]
+    tables = [path for path in named if path not in texts or _recording_of(path, alone).casefold() not in alone]
+    rows, unclear = rows_of(tables, audio, AUDIO)
+    listing = {row.table.path for row in rows.values()}
+    # The transcript of each recording: beside it, or else the only one of its name, or else its row.
+    faults = [*unclear, *(_misnamed(path) for path in everything if not _is_utf8(path))]
     items: dict[str, Item] = {}
     for path in audio:
         name = stem(path).casefold()  # in another folder, or in another case, if it is unique
@@ -123,9 +132,11 @@ def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], lis
         transcript = beside.get((path.parent, stem(path)))
         if not transcript and alone[name] == 1 and len(available) == 1:
             transcript = available[0]
+        row = None if transcript else rows.get(path.with_suffix(""))
+        transcript = row.table.path if row else transcript
         key = "_".join("_".join((*path.relative_to(source).parts[:-1], stem(path))).split())
         if transcript and key not in items:
-            items[key] = Item(key, path, transcript)
+            items[key] = Item(key, path, transcript, row)
         elif transcript:
             problem, remedy = f"has the same name as {items[key].audio.name}", "rename or remove one of them"
             faults.append(Fault("second recording", str(path), "", problem, remedy))
@@ -136,21 +147,22 @@ def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], lis
             remedy = "add one with the recording's name (.eaf, .TextGrid, .txt or .lab)"
             faults.append(Fault("no transcript", str(path), "", "has no transcript", remedy))
     faults += [_conflicted_copy(path) for path in _conflicts(source) if not (apart and apart in path.parents)]
+    texts = [path for path in texts if path not in listing]
     faults += _unused(files, texts, {item.transcript for item in items.values()}, alone.keys())
     if not items:
-        tables = [path.name for path in files if path.suffix.lower() in _TABLES]
-        raise DataError(f"{source}: {_why_none(audio, texts, faults, tables)}")
+        others = [path.name for path in files if path.suffix.lower() in _TABLES]
+        raise DataError(f"{source}: {_why_none(audio, texts, faults, others)}")
     return list(items.values()), faults
 
 
 def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fault], tables: Sequence[str]) -> str:
-    if unclear := [fault for fault in faults if fault.kind == "unclear transcript"]:
+    if unclear := [fault for fault in faults if fault.kind in ("unclear transcript", "unreadable table")]:
         return f"no recording has a transcript of its own, for instance: {unclear[0]}"
     example = f", such as {audio[0].stem}.TextGrid beside {audio[0].name}" if audio else ""
     return (
         f"recordings: {len(audio)}, transcripts: {len(texts)}, but no names match; each recording needs a"
         f" transcript (.eaf, .TextGrid, .txt or .lab) of its name{example}"
-        + (f"; {listed(tables, _SHOWN)}: not read, write its texts into such files" if tables else "")
+        + (f"; no recording is named in {listed(tables, _SHOWN)}; write its texts into such files" if tables else "")
     )
 
 
@@ -173,7 +185,12 @@ def _conflicted_copy(path: Path) -> Fault:
 
 
 def _is_utf8(path: Path) -> bool:
-    """Python represents bytes of a name that are not UTF-8 by surrogates, which cannot be encoded again."""
+    """Python represents bytes of a name that are not UTF-8 by surrogates, which cannot be encoded again.
+
+    A name with a line break is no better: it would take two lines of a list.
+    """
+    if "\n" in str(path) or "\r" in str(path):
+        return False
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -183,7 +200,7 @@ def _is_utf8(path: Path) -> bool:
 
 def _misnamed(path: Path) -> Fault:
     where = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return Fault("name", where, "", "its name is not UTF-8", "rename it (convmv converts the names of many files)")
+    return Fault("name", where, "", "its name is not UTF-8, or has a line break", "rename it (convmv converts many)")
 
 
 def _unused(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recorded: Container[str]) -> list[Fault]:
@@ -255,10 +272,13 @@ class _Found:
         return timed
 
     def words(self, text: str, where: Path, subject: str = "") -> str:
-        """The words of a transcript, without symbols of language models, which are reported.
+        """The words of a transcript, without markup and symbols of language models, which are reported.
 
         Without a list of graphemes, words that lose a mark at an edge are counted.
         """
+        text, remarks = without_markup(text, self.graphemes)
+        for kind, problem, fate in remarks:
+            self.faults.append(Fault(kind, str(where), subject, problem, fate, warning=True))
         if not self.graphemes:
             self.marked.update(marked_at_edge(text))
         if not self.language and not text.isascii():
@@ -309,6 +329,7 @@ def read_folder(
         if not items:
             raise DataError(f"{only}: {faults[0].problem if faults else 'has no transcript'}; {_NO_TRANSCRIPT}")
     found = _Found(faults=faults, graphemes=graphemes, language=language)
+    _say_tables(items)
     tiers = _chosen(items, tier, source, found)
     if tier and not tiers:
         raise DataError(
@@ -316,9 +337,11 @@ def read_folder(
         )
     # Add the utterances of each recording, with the speakers that tiers or else file names name.
     speakers, how = _speakers(items, source)
+    in_tables = {item.key: item.row.speaker for item in items if item.row and item.row.speaker.strip()}
+    speakers |= in_tables
     voices = _voices(tiers.values())
     infos: dict[str, AudioInfo] = {}
-    named = set[str]()
+    named = {found.speaker(name) for name in in_tables.values()}
     for item in progress(items, len(items), f"headers of {source}"):
         try:
             infos[item.key] = info(item.audio)
@@ -326,7 +349,7 @@ def read_folder(
             if item.transcript in tiers:
                 timed = found.timed(item.transcript, tiers[item.transcript], infos[item.key].duration_s)
                 named |= _add_tiers(found, item, timed, infos[item.key], speakers[item.key], voices)
-            elif item.transcript.suffix.lower() in TEXTS:
+            elif item.row or item.transcript.suffix.lower() in TEXTS:
                 _add_text(found, item, infos[item.key], speakers[item.key])
         except AudioError as error:
             found.skip(error.kind, Path(error.file), error.problem, error.remedy)
@@ -342,7 +365,7 @@ def read_folder(
         raise MissingError(f"{source}: no utterance is left of {len(items)} recordings{_first_faults(found.faults)}")
     _check_rates({key: infos[key] for key in data.recordings}, source, sample_rate)
     _say_channels({key: path for key, path in data.recordings.items() if infos[key].channels > 1}, source)
-    _say_speakers(data, how, named)
+    _say_speakers(data, how, named, "a table" if in_tables else "the tiers")
     return data, found.faults
 
 
@@ -374,35 +397,40 @@ def _speakers(items: Sequence[Item], source: Path) -> tuple[dict[str, str], str]
     return cut, "the recordings' names up to the first space, _ or -"
 
 
+def _say_tables(items: Sequence[Item]) -> None:
+    for table, count in Counter(item.row.table for item in items if item.row).items():
+        say(f"  {table.path}: the words of {count:,} recordings: {table.columns}")
+
+
 def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> None:
-    text = read_utf8(item.transcript)
-    if item.transcript.suffix.lower() == ".lab" and _TIMED.match(text):
+    text, file, subject = item.row.text if item.row else read_utf8(item.transcript), item.transcript, ""
+    if item.row:
+        file, subject = Path(), item.audio.name  # no name of a file says what the text is
+    elif file.suffix.lower() == ".lab" and _TIMED.match(text):
         problem = "has times, as HTK's label files have"
-        found.skip("times in text", item.transcript, problem, _WORDS_ONLY)
+        found.skip("times in text", file, problem, _WORDS_ONLY)
         return
-    if what := other_format(item.transcript, text.split("\n")):
-        found.skip("format not read", item.transcript, f"is {what}", _WORDS_ONLY)
+    if what := other_format(file, text.split("\n")):
+        found.skip("format not read", item.transcript, f"is {what}", _WORDS_ONLY, subject)
         return
     if clock := _CLOCK.search(text):
         problem = f"has times, such as {clock[0]}, which would count as words or noises"
-        found.skip("times in text", item.transcript, problem, _WORDS_ONLY)
+        found.skip("times in text", item.transcript, problem, _WORDS_ONLY, subject)
         return
     name, _, rest = text.strip().partition(" ")
     if name == stem(item.audio) and re.search(r"[\d_]", name):
-        remedy = "the other words are used"
-        found.faults.append(
-            Fault("name in text", str(item.transcript), "", "begins with the recording's name", remedy, warning=True)
-        )
+        problem, remedy = "begins with the recording's name", "the other words are used"
+        found.faults.append(Fault("name in text", str(item.transcript), subject, problem, remedy, warning=True))
         text = rest
-    words = found.words(text, item.transcript)
+    words = found.words(text, item.transcript, subject)
     if not words:
-        found.skip("empty", item.transcript, "has no words", "write what is said, or remove it")
+        found.skip("empty", item.transcript, "has no words", "write what is said, or remove it", subject)
         return
     if header.duration_s < _SHORT_S:
         problem = f"lasts {header.duration_s:.3f} s, in which no word can be said"
         found.skip("too short", item.audio, problem, "get the whole recording")
         return
-    found.long(item.transcript, header.duration_s)
+    found.long(item.transcript, header.duration_s, subject)
     speaker = found.speaker(speaker)
     key = _prefixed(speaker, item.key)
     found.recordings[item.key] = str(item.audio.absolute())
@@ -541,11 +569,11 @@ def _first_faults(faults: Sequence[Fault]) -> str:
     return "".join(f"\n  {fault}" for fault in faults[:_SHOWN])
 
 
-def _say_speakers(data: DataDir, how: str, named: set[str]) -> None:
+def _say_speakers(data: DataDir, how: str, named: set[str], where: str) -> None:
     speakers = data.speakers()
     shown = listed(speakers, 6)
     others = [speaker for speaker in speakers if speaker not in named]
-    how = "the tiers" if not others else f"the tiers or {how}" if named & set(speakers) else how
+    how = where if not others else f"{where} or {how}" if named & set(speakers) else how
     say(
         f"  {len(data.utterances):,} utterances of {len(data.recordings):,} recordings; {len(speakers)}"
         f" {'speaker' if len(speakers) == 1 else 'speakers'}, from {how}: {shown}"

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         write_datadir,
     )
     from speech3.data.lost_bytes import find_damage, write_mended
+    from speech3.data.markup import without_markup
     from speech3.data.other_formats import other_format
     from speech3.data.paths import (
         entry_of_any_case,
@@ -176,6 +177,7 @@ __all__ = [
     "validate",
     "warn_of_problems",
     "with_progress",
+    "without_markup",
     "words_with_sharp_s",
     "write_datadir",
     "write_mended",

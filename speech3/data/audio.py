@@ -44,6 +44,8 @@ _EQUAL_DB = 1.0  # of two channels that differ by less, the first is taken
 _FLOOR = 1e-12
 # Segment times often have only two decimals: an end that rounding puts beyond the recording is clipped, not a fault.
 SEGMENT_TOLERANCE_S = 0.01
+# libsndfile's names of the formats that `examine` looks at.
+_EXAMINED = {"WAV", "WAVEX", "RF64", "W64", "AIFF", "CAF", "AU", "NIST", "FLAC", "OGG", "MP3", "MPEG"}
 _UNKNOWN_LENGTH = 1 << 40  # libsndfile returns this or more if the header has no length
 _HEARD_AT_ONCE_S = 10.0
 _SILENCE = 2.0**-16  # half a step of 16 bits
@@ -351,8 +353,12 @@ def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float
         sound.close()
         problem = f"has a sample rate of {sound.samplerate} Hz by its header, at which no speech is recorded"
         raise AudioError("other sample rate", name, problem, "correct it, for instance: sox -r 16000 IN OUT.wav")
+    if sound.format == "XI":
+        sound.close()
+        raise AudioError("unreadable audio", name, "is an instrument (XI), which has no sample rate", remedy)
     if 0 < sound.frames < _UNKNOWN_LENGTH:
-        return sound, found.missing_s, found.claim
+        unknown = f"is {sound.format}, whose end may be missing: its header is not compared with its content"
+        return sound, found.missing_s, found.claim or ("" if sound.format in _EXAMINED else unknown)
     sound.close()
     if sound.frames == 0:
         raise AudioError("empty audio", name, "contains no samples", "get the file again, or remove the utterance")

@@ -178,6 +178,8 @@ def write_datadir(data: DataDir, path: Path | str) -> None:
         "wav.scp": {key: moved_value(value, data.path, path) for key, value in data.recordings.items()},
     }
     for name, lines in contents.items():
+        if broken := next((value for value in lines.values() if value and re.search(r"[\n\r]", value)), ""):
+            raise DataError(f"{broken!r}: a line break cannot be written into {path / name}; rename the file or folder")
         if lines:
             write_text(path / name, "".join(f"{key} {value}\n" for key, value in sorted(lines.items())))
         else:

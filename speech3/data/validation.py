@@ -23,6 +23,7 @@ from speech3.data.audio import AudioError, AudioInfo, channel_mix, read_blocks, 
 from speech3.data.audio import info as audio_info
 from speech3.data.datadir import DataDir, Fault, Utterance, parse, read_table, write_datadir
 from speech3.data.lost_bytes import Damage, find_damage, write_mended
+from speech3.data.markup import Remark, without_markup
 from speech3.errors import DataError, MissingError, OccupiedError, Speech3Error
 from speech3.io import ark_key_at, not_finite, read_matrix
 from speech3.runtime import available_jobs, parallel_map
@@ -271,7 +272,21 @@ def _digital_silence(scanned: ScannedData) -> Iterator[Fault]:
             yield Fault("digital silence", where, utterance.id, "all its samples are equal", remedy, warning=True)
 
 
+def _markup(scanned: ScannedData) -> Iterator[Fault]:
+    """Tags, names of speakers and noises in parentheses, which count as words in a data directory: one of each kind."""
+    found: dict[str, list[tuple[str, Remark]]] = {}
+    for utterance in scanned.data.utterances.values():
+        for remark in without_markup(utterance.text or "")[1]:
+            found.setdefault(remark.kind, []).append((utterance.id, remark))
+    for kind, remarks in found.items():
+        (first, remark), others = remarks[0], len(remarks) - 1
+        problem = remark.problem + (f", as {others:,} other transcripts have such" if others else "")
+        remedy = "in a data directory each word counts as it is written: change the text if nobody says it"
+        yield Fault(kind, str(scanned.data.path / "text"), first, problem, remedy, warning=True)
+
+
 VALIDATORS = (
+    _markup,
     _unusable_audio,
     _missing_ends,
     _lost_bytes,

@@ -88,8 +88,10 @@ def write_entry(stream: IO[bytes], utterance: str, array: np.ndarray, *, compres
 
 def index_line(utterance: str, ark: Path | str, offset: int, *, relative: bool = False) -> str:
     """The line of an scp for an array in `ark`, with the path or, if `relative`, its name: both can then be moved."""
-    ark = Path(ark)
-    return f"{utterance} {ark.name if relative else ark.resolve()}:{offset}\n"
+    place = str(Path(ark).name if relative else Path(ark).resolve())
+    if "\n" in place or "\r" in place:
+        raise DataError(f"{place!r}: a path with a line break cannot be written into an scp; choose another directory")
+    return f"{utterance} {place}:{offset}\n"
 
 
 def read_scp(path: Path | str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from speech3.data import SYMBOLS, matching_paths, other_format
 from speech3.errors import DataError, FormatError, MissingError, listed
+from speech3.language.notation import check_words, without_notation
 from speech3.language.pronounce import Phones
 from speech3.runtime import (
     UNREADABLE,
@@ -237,8 +238,10 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     have none: that is a phone in SAMPA. Where lines have four numbers, as MFA's dictionaries and lexiconp_silprob.txt
     under another name, the first is the probability; the others, those of silence, are left out.
 
-    Raises Speech3Error: a word has no phones or lacks its numbers, a phone is a number, a symbol such as `<s>` has
-    phones that are not silence, or there is no word.
+    Slashes, brackets, quotes and commas that most lines have are no parts of phones (`without_notation`).
+
+    Raises Speech3Error: a word has no phones or lacks its numbers, phones are not separated, a phone is a number, a
+    symbol such as `<s>` has phones that are not silence, or there is no word.
     """
     # What the numbers after words mean, in the whole file.
     if what := other_format(path, text.split("\n", _JUDGED)[:_JUDGED]):
@@ -249,6 +252,10 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
             f"{path}: its words have commas, semicolons or bars in them ({rows[0][1][0]}): separate the word and each"
             " phone by spaces or tabs"
         )
+    check_words(text, rows, path)
+    rows, removed = without_notation(rows, path)
+    if removed:
+        _say_once(f"{path}: {' and '.join(removed)} are left out")
     fixed = 4 if path.name.endswith("_silprob.txt") else 1 if path.name.endswith("lexiconp.txt") else None
     columns = fixed != 4 and any(_numbers(fields) >= 4 for _, fields in rows)
     if columns:

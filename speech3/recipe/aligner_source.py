@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from speech3.corpora import AUDIO, find_pairs, is_folder, read_elan, read_folder, read_textgrid
-from speech3.data import DataDir, Fault, Utterance, audio, is_datadir, plain_words, read_datadir, read_headers
+from speech3.data import (
+    DataDir,
+    Fault,
+    Utterance,
+    audio,
+    is_datadir,
+    plain_words,
+    read_datadir,
+    read_headers,
+    without_markup,
+)
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error
 from speech3.hmm import file_name
 from speech3.language import find_lang
@@ -120,7 +130,10 @@ def _one(path: Path, text: str | None, tier: str | None, lang: str) -> Source:
         (key,) = data.recordings
         targets = {key: Target(path.stem, str(path), duration_s, transcript)}
         return Source(data, targets, True, _rate(data), None, faults)
-    words = plain_words(text, (), lang)
+    cleaned, remarks = without_markup(text)
+    for remark in remarks:
+        say(f"  --text {remark.problem}; {remark.fate}")
+    words = plain_words(cleaned, (), lang)
     if not words:
         raise SettingError(f"--text {text!r}: has no words; write what is said in {path.name}")
     data = DataDir(path.parent, {key: str(path)}, {key: Utterance(key, key, key, words)})

@@ -1,16 +1,16 @@
 """Steps of a recipe: a finished step runs again only if its config, its inputs or a step that it needs has changed.
 
 A step's fingerprint covers its own config, the names, sizes and times of its external inputs, and the fingerprints of
-the steps it needs. It is written to ``.done/`` when the step has finished, so a killed step is started again (and
-resumes by itself, if it can). The file also records which run of the needed steps was used: a step may run again with
-the same fingerprint (``--from``, or a lost output), and the recipe may be stopped before the steps that need it run.
+the steps it needs; if only the times of inputs differ, their content decides (`speech3.recipe.inputs`). It is written
+to ``.done/`` when the step has finished, so a killed step is started again (and resumes by itself, if it can). The file
+also records which run of the needed steps was used: a step may run again with the same fingerprint (``--from``, or a
+lost output), and the recipe may be stopped before the steps that need it run.
 
 The directory that a step makes is never a user's own, and an earlier result stays until there is a new one. Steps run
 in order; one that uses a single core for long may run in a process of its own while the next ones run.
 """
 
 import fcntl
-import hashlib
 import json
 import multiprocessing
 import os
@@ -27,8 +27,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from speech3.data import files_below
 from speech3.errors import MachineError, MissingError, OccupiedError, SettingError, Speech3Error
+from speech3.recipe.inputs import content_of, digest_of, stamp_of
 from speech3.runtime import (
     console,
     explained_disk_errors,
@@ -278,14 +278,6 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _stamp(path: Path) -> list[Any]:
-    """Size and modification time of a file; names, sizes and times of all files below a directory."""
-    if path.is_dir():
-        return [[str(p.relative_to(path)), *_stamp(p)] for p in sorted(files_below(path))]
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns]
-
-
 def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage: str | None) -> list[Plan]:
     """Decide which steps run.
 
@@ -317,12 +309,14 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
             if not path.exists():
                 raise MissingError(f"{path}: no such file or directory (needed by {step.name})")
         parents = [plans[name] for name in step.needs]
-        stamps = {str(path): _stamp(path) for path in step.inputs}
+        stamps = {str(path): stamp_of(path) for path in step.inputs}
         fingerprints = [parent.fingerprint for parent in parents]
         text = json.dumps([step.name, step.config, list(stamps.items()), fingerprints], sort_keys=True, default=str)
-        fingerprint = _digest(text)
-        contents = {path: _digest(json.dumps(stamp)) for path, stamp in stamps.items()}
+        fingerprint = digest_of(text)
+        contents = {path: digest_of(json.dumps(stamp)) for path, stamp in stamps.items()}
         why = _why(step, out, fingerprint, contents, parents)
+        if not why:  # of what the step has used: times of its inputs, and keys that do not count, may differ now
+            fingerprint = read_json(_marker(out, step))["fingerprint"]
         place = stages.index(step.stage)
         if from_stage and place < first and why:
             raise SettingError(f"--from {from_stage}: {step.name} comes before it and must run first ({why})")
@@ -338,10 +332,6 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
 def is_done(steps: Sequence[Step], out: Path, stage: str) -> bool:
     """Whether no step of this stage, or of an earlier one, would run."""
     return not any(plan.why for plan in make_plan(steps, out, None, stage))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _why(step: Step, out: Path, fingerprint: str, inputs: Mapping[str, str], parents: Sequence[Plan]) -> str:
@@ -370,10 +360,32 @@ def _changes(done: Mapping[str, Any], step: Step, inputs: Mapping[str, str]) -> 
     """The inputs and keys that differ from those of the finished run."""
     used = done["inputs"]
     return [
-        *(f"{path} {'changed' if path in used else 'is new'}" for path in inputs if used.get(path) != inputs[path]),
+        *(f"{path} {'changed' if path in used else 'is new'}" for path in inputs if _differs(done, path, inputs[path])),
         *_changed_settings(done["settings"], step.settings, step.open_keys),
         *(f"{path} is no longer used" for path in used if path not in inputs),
     ]
+
+
+def _differs(done: Mapping[str, Any], path: str, stamp: str) -> bool:
+    """Whether an input differs from that of the finished run in more than its times."""
+    if done["inputs"].get(path) == stamp:
+        return False
+    content = done.get("contents", {}).get(path)  # records of earlier releases have none
+    return content is None or content != content_of(Path(path), stamp)
+
+
+def _contents(inputs: Mapping[str, str]) -> dict[str, str]:
+    return {path: content_of(Path(path), stamp) for path, stamp in inputs.items()}
+
+
+def _note_times(plan: Plan, out: Path) -> None:
+    """Record the times of the inputs of a step that is done, and their content where an earlier release has not."""
+    done = read_json(_marker(out, plan.step))
+    other = [path for path, stamp in plan.inputs.items() if done["inputs"].get(path) != stamp]
+    if other:
+        say(f"{', '.join(other)}: other times, the same content as before; what was made from it is kept")
+    if other or done.get("contents", {}).keys() != plan.inputs.keys():
+        write_json(_marker(out, plan.step), {**done, "inputs": plan.inputs, "contents": _contents(plan.inputs)})
 
 
 def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], open_keys: Sequence[str]) -> list[str]:
@@ -466,6 +478,7 @@ def run_plan(plans: Sequence[Plan], out: Path, first: int = 0, end: int | None =
             step, head = plan.step, f"[{number}/{len(plans)}] {plan.step.name}"
             background.wait_for(step.needs)
             if not plan.why:
+                _note_times(plan, out)
                 say(f"{head}: already done")
             elif step.beside and _runs_meanwhile(plan, [each for later, each in chosen if later > number]):
                 log = out / f"{step.name.replace('/', '.')}.log"
@@ -517,6 +530,7 @@ def _begin(plan: Plan, out: Path) -> None:
         "used": _runs_of(out, plan.step.needs),
         "settings": plan.step.settings,
         "inputs": plan.inputs,
+        "contents": _contents(plan.inputs),
     }
     left = read_json(begun) if begun.exists() and not plan.afresh else {}
     killed = all(left.get(key) == record[key] for key in ("fingerprint", "used")) or _continues(left, record, plan.step)

@@ -3,6 +3,7 @@
 import errno
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,10 @@ cli.main()
 def test_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "speech3", "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"speech3 {__version__}\n"
+
+
+def test_a_working_directory_that_was_removed(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    script = f"mkdir {gone} && cd {gone} && rmdir {gone} && exec {sys.executable} -m speech3 stats x"
+    done = subprocess.run(script, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("error: ") and str(tmp_path / "gone") in done.stderr

@@ -28,7 +28,7 @@ def corpus(root: Path, words: str, utterances: int = 20, seconds: float = 0.2) -
 def test_the_text_is_changed_as_the_transcripts_are(tmp_path: Path) -> None:
     source, out = corpus(tmp_path / "in", "Mama, leo!"), tmp_path / "out"
     (source / "lang").mkdir()
-    (source / "lang" / "text").write_text("Mama, leo!\n— Jana: k'ak'?\n...\n")
+    (source / "lang" / "text").write_text("<i>Mama</i>, leo!\n— Jana: k'ak'?\n...\n")
     (tmp_path / "graphemes.txt").write_text("k'\n")
     prepare(source, out, 1, lexicon="graphemes", graphemes=str(tmp_path / "graphemes.txt"))
     lines = (out / "lm_text").read_text().splitlines()
@@ -150,7 +150,7 @@ def test_names_that_are_not_utf_8(tmp_path: Path, capsys: pytest.CaptureFixture[
         (Path(os.fsdecode(os.fsencode(source) + b"/caf\xe9" + suffix))).write_bytes((source / template).read_bytes())
     assert len(recordings_in(source)) == 20
     prepare(source, out, 1, lexicon="graphemes")
-    assert "left out 2 (name): caf\\xe9.txt: its name is not UTF-8; rename it" in said(capsys)
+    assert "left out 2 (name): caf\\xe9.txt: its name is not UTF-8, or has a line break; rename it" in said(capsys)
     assert "caf\\xe9.wav" in (out / "left_out.txt").read_text()
     assert sum(len(read_datadir(out / name).utterances) for name in ("train", "dev", "test")) == 20
 
@@ -169,3 +169,15 @@ def test_capitals_are_lowered_by_the_rules_of_the_language(tmp_path: Path, capsy
         "izmir",
         "kız",
     }
+
+
+def test_markup_in_any_transcript_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b", "c"):
+        recording(tmp_path / f"{name}.wav")
+    (tmp_path / "a.txt").write_text("<b>leo</b> (laughter)")
+    (tmp_path / "b.TextGrid").write_text(short_textgrid({"tx": [(0.0, 2.0, "SPEAKER1: leo")]}))
+    (tmp_path / "metadata.csv").write_text("c.wav|leo &amp; jana\n")
+    data, _ = read_folder(tmp_path)
+    assert sorted(each.text or "" for each in data.utterances.values()) == ["leo", "leo [laughter]", "leo jana"]
+    line = said(capsys)
+    assert "<b>" in line and "(laughter)" in line and "SPEAKER1" in line and "2 utterances (HTML in text)" in line

@@ -188,6 +188,16 @@ def test_of_several_recordings_in_a_row_the_first_is_read_and_the_others_are_men
     assert found.samples == SAMPLES and "in a row, of which only the first is read" in found.claim
 
 
+def test_formats_whose_header_is_not_compared_are_mentioned(tmp_path):
+    for name in ("VOC", "MAT5"):
+        path = tmp_path / f"a.{name.lower()}"
+        soundfile.write(path, NOISE_S, RATE_HZ, format=name)
+        assert name in info(path).claim
+    soundfile.write(tmp_path / "a.xi", NOISE_S, RATE_HZ, format="XI", subtype="DPCM_16")
+    with pytest.raises(AudioError, match="XI"):  # libsndfile returns 44,100 Hz for any rate
+        info(tmp_path / "a.xi")
+
+
 def test_mp3_files_in_a_row_are_one_recording(tmp_path):
     (tmp_path / "a.mp3").write_bytes(_made("MP3") * 2)
     assert info(tmp_path / "a.mp3").samples > 2 * SAMPLES and "8.2" in info(tmp_path / "a.mp3").claim

@@ -7,6 +7,7 @@ import pytest
 from speech3.data.audio import load
 from speech3.data.datadir import DataDir, Utterance, read_datadir, write_datadir
 from speech3.errors import MissingError, Speech3Error
+from speech3.io.ark import index_line
 
 
 def test_reads_what_was_written_down(make):
@@ -247,3 +248,11 @@ def test_faults_of_features(make):
     message = str(caught.value)
     assert "3 faults" in message and "feats.scp: u3: has no features; extract them" in message
     assert "feats.scp:3: u9: is neither in segments nor in feats.scp" in message
+
+
+def test_line_breaks_in_paths_are_refused(tmp_path):
+    data = DataDir(tmp_path, {"u": "/a\nb/u.wav"}, {"u": Utterance("u", "u", "s", "one")})
+    with pytest.raises(Speech3Error, match=r"a\\nb"):
+        write_datadir(data, tmp_path / "out")
+    with pytest.raises(Speech3Error, match=r"c\\nd"):
+        index_line("u", tmp_path / "c\nd" / "feats.ark", 0)

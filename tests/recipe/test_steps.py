@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from speech3.errors import OccupiedError, Speech3Error
+from speech3.recipe.inputs import content_of
 from speech3.recipe.steps import Step, describe_plan, make_plan, run_plan
 
 
@@ -107,9 +108,13 @@ def _longer(market: Path) -> None:
     (market / "leek").write_text("greener")
 
 
-def _touched(market: Path) -> None:
-    status = (market / "leek").stat()
-    os.utime(market / "leek", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+def _edited(market: Path) -> None:
+    (market / "leek").write_text("grown")  # as long as before
+    _touch(market / "leek")
+
+
+def _touch(path: Path) -> None:
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
 
 
 def _added(market: Path) -> None:
@@ -121,11 +126,56 @@ def _renamed(market: Path) -> None:
     (market / "leek").rename(market / "onion")
 
 
-@pytest.mark.parametrize("change", [_longer, _touched, _added, _renamed])
+@pytest.mark.parametrize("change", [_longer, _edited, _added, _renamed])
 def test_a_changed_input_reruns_what_depends_on_it(done: Kitchen, change: Callable[[Path], None]) -> None:
     change(done.market)
     assert done.run() == ["chop", "cook/soup", "eat"]
     assert done.run() == []
+
+
+def test_a_corpus_that_was_copied_again_is_the_same(done: Kitchen, capsys: pytest.CaptureFixture[str]) -> None:
+    _touch(done.market / "leek")
+    assert set(done.why().values()) == {""}
+    assert done.run() == []
+    assert str(done.market) in capsys.readouterr().err
+    record = json.loads((done.out / ".done" / "chop.json").read_text())
+    assert done.run() == []
+    assert str(done.market) not in capsys.readouterr().err  # the new times are recorded, and nothing is compared again
+    assert json.loads((done.out / ".done" / "chop.json").read_text()) == record
+    _edited(done.market)
+    assert done.run() == ["chop", "cook/soup", "eat"]
+
+
+def test_a_killed_step_continues_after_its_corpus_was_copied_again(kitchen: Kitchen) -> None:
+    kitchen.kill("cook/soup")
+    _touch(kitchen.market / "leek")
+    assert kitchen.run() == ["cook/soup", "cook/bread", "eat"]
+    assert kitchen.dish("cook/soup") == "continued"
+
+
+def test_a_record_without_contents_is_valid_and_gets_them(done: Kitchen) -> None:
+    path = done.out / ".done" / "chop.json"
+    record = json.loads(path.read_text())
+    older = {key: value for key, value in record.items() if key != "contents"}
+    path.write_text(json.dumps(older))
+    assert done.run() == []
+    assert json.loads(path.read_text()) == record
+    path.write_text(json.dumps(older))
+    _touch(done.market / "leek")  # nothing says that the content is the same
+    assert done.run() == ["chop", "cook/soup", "eat"]
+
+
+@pytest.mark.parametrize("place", [0, 100_000, (1 << 20) - 1])
+def test_large_recordings_are_compared_in_blocks_and_text_whole(tmp_path: Path, place: int) -> None:
+    recording, text = tmp_path / "a.wav", tmp_path / "text"
+    for path, fill in ((recording, b"\0"), (text, b"a")):
+        path.write_bytes(fill * (1 << 20))
+        before = content_of(path, "before")
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(b"b")
+        seen = path == text or place != 100_000
+        assert (content_of(path, "after") != before) is seen
 
 
 def test_an_input_below_a_link_counts(kitchen: Kitchen) -> None:
