@@ -30,6 +30,7 @@ CONFIG = HmmConfig.model_validate(
         },
     }
 )
+NO_PHONES = {"phone_iterations": 0}
 
 
 def _alignments(share: WorkerShare) -> dict[str, Alignment]:
@@ -60,6 +61,21 @@ def test_flat_start_finds_the_true_segments(lexicon: Lexicon, hmm: Hmm, tmp_path
     records = read_metrics(tmp_path / "metrics.jsonl")
     likes = [r["loglike_per_frame"] for r in records if r["system"] == "mono"]
     assert len(likes) == 12 and likes[-1] > likes[0]
+
+
+def test_training_starts_from_the_alignment_of_another_system(lexicon: Lexicon, hmm: Hmm, tmp_path: Path) -> None:
+    drawn = draw(hmm, 20, seed=0)
+    once = CONFIG.model_copy(update={"mono": CONFIG.mono.model_copy(update={"iterations": 1, "realign": ()})})
+    right = []
+    for first in (GmmSystem(hmm, true_gmm(hmm, drawn), {}), None):
+        rng, metrics = np.random.default_rng(0), Metrics(tmp_path / "metrics.jsonl")
+        with Workers(drawn.words, drawn.feats, 1) as workers:
+            config = once if first else once.model_copy(update={"mono": once.mono.model_copy(update=NO_PHONES)})
+            train_monophone(workers, lexicon, config, rng, metrics, first)
+            found = {k: v for share in workers.run(_alignments) for k, v in share.items()}
+        same = [found[key].phones[found[key].segment] == drawn.states[key] // 3 + 1 for key in found]
+        right.append(np.concatenate(same).mean())
+    assert right[0] > 0.97 > right[1]
 
 
 def test_two_processes_give_what_one_gives(lexicon: Lexicon, hmm: Hmm, tmp_path: Path) -> None:
