@@ -235,6 +235,8 @@ def train_aligner(
         with Workers(used, feats, jobs) as workers:
             mono = sized.model_copy(update={"mono": sized.aligner})
             known = None if rules.spelled or rate_hz != english().features.sample_frequency else in_phones_of(said)
+            if known:
+                say("  training starts from the alignment of the English aligner in speech3")
             system = train_monophone(workers, said, mono, generator, metrics, known and known.system)
             system = along_boundaries(workers, system, sized, Refinement(frame_clock(features), waves))
         bad |= system.failed
