@@ -237,7 +237,7 @@ def train_aligner(
             known = None if rules.spelled or rate_hz != english().features.sample_frequency else in_phones_of(said)
             if known:
                 say("  training starts from the alignment of the English aligner in speech3")
-            system = train_monophone(workers, said, mono, generator, metrics, known and known.system)
+            system = train_monophone(workers, said, mono, generator, metrics, known.system if known else None)
             system = along_boundaries(workers, system, sized, Refinement(frame_clock(features), waves))
         bad |= system.failed
         check_bad(_without_long(bad, long), len(texts), str(data.path), "could not be aligned", most=MOST_UNALIGNED)
