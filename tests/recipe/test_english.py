@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,9 @@ def test_other_phones_are_aligned_as_the_nearest(tmp_path: Path, capsys: pytest.
     truth = read_times(TIMIT / "ref_words.ctm", level="words").tracks["words"][name]
     off_s = [abs(ours.start_s - true.start_s) for ours, true in zip(words, truth, strict=True)]
     assert sum(off_s) / len(off_s) < 0.03
+    # Training starts from it, if there is to be training.
+    align_source(TIMIT / "flac" / f"{name}.flac", tmp_path / "trained", replace(request, train=True))
+    assert "training starts from the alignment of the English aligner" in capsys.readouterr().err
     # The model that stays aligns again, and is not English.
     assert Aligner.load(tmp_path / "out" / "model").recognizer.hmm.lexicon.by_word.keys() == {*lexicon, "<unk>"}
 
