@@ -73,7 +73,7 @@ from speech3.runtime import Metrics, available_jobs, read_json, say, write_json,
 
 ABOUT = "aligner.json"
 _PHONE_LISTS = ("silence_phones.txt", "nonsilence_phones.txt")  # of Kaldi, beside a lexicon
-LITTLE_S = 60.0  # of speech; less is too little for boundaries that can be relied on
+LITTLE_S = 60.0  # of speech; with less, `map_aligner` is better than training
 ENGLISH = "english"  # as a name of a model
 _CODES = ("en", "en-us")  # of espeak-ng; the aligner's dictionary has American pronunciations
 LITTLE_TO_TRAIN_ON_S = 600.0  # of speech; with more, --lang trains
@@ -280,11 +280,6 @@ def in_phones_of(lexicon: Lexicon) -> MappedAligner | None:
     """The English aligner with the phones of a lexicon; None if these are in neither IPA nor TIMIT's symbols."""
     found = with_nearest_pdfs(english().hmm, lexicon)
     return MappedAligner(*found) if found else None
-
-
-def is_little(data: DataDir) -> bool:
-    """Whether the data is too little to train an aligner that is better than `map_aligner`."""
-    return sum(lengths_s(data).values()) < LITTLE_S
 
 
 def map_aligner(data: DataDir, rules: TextRules, lexicon: Path | None, out: Path) -> Trained | None:

@@ -18,11 +18,11 @@ from speech3.decode import FoundAlignment, Recognizer, find_alignment, load_reco
 from speech3.errors import DataError, MachineError, OccupiedError
 from speech3.hmm import Limits, Segment
 from speech3.recipe.aligner import (
+    LITTLE_S,
     TextRules,
     Trained,
     english_for,
     in_vocabulary,
-    is_little,
     map_aligner,
     model_path,
     model_rules,
@@ -188,7 +188,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
         if recognizer is None:
             rules = TextRules(source.plain, lang or "", request.graphemes)
             model = None
-            if not (request.train or request.graphemes) and is_little(data):
+            if not (request.train or request.graphemes) and source.speech_s < LITTLE_S:
                 model = map_aligner(data, rules, lexicon, out / "model")
             if model is None:
                 say(f"training on {_counted(len(data.utterances), 'utterance')}: {out / 'model'}")
