@@ -412,6 +412,9 @@ def align(
     speech or less; other words are pronounced as its dictionary pronounces its own. `--model english` always uses it,
     `--train` never.
 
+    In other languages, too, it aligns less than a minute of speech at once, each phone of espeak-ng (IPA) as the
+    nearest of its own, unless `--train` is given. With more speech, its alignment is the first of the training.
+
     Run again after some transcripts or recordings have changed, the same command aligns only these, with the model of
     the first run; if more than a quarter have changed, it trains again.
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         part_names,
         part_texts,
     )
+    from speech3.hmm.alignment.mapped import with_nearest_pdfs
     from speech3.hmm.alignment.matching import LEVELS, Level, key, match, paired, spoken
     from speech3.hmm.alignment.oov import (
         NONE,
@@ -263,6 +264,7 @@ __all__ = [
     "unknown_words",
     "usable_transcripts",
     "use_projection",
+    "with_nearest_pdfs",
     "with_new_words",
     "with_pronunciations",
     "with_sizes",

@@ -207,15 +207,32 @@ class GmmSystem:
 
 
 def train_monophone(
-    workers: Workers, lexicon: Lexicon, config: HmmConfig, generator: np.random.Generator, metrics: Metrics
+    workers: Workers,
+    lexicon: Lexicon,
+    config: HmmConfig,
+    generator: np.random.Generator,
+    metrics: Metrics,
+    first: GmmSystem | None = None,
 ) -> GmmSystem:
-    """Train context-independent GMMs from a flat start.
+    """Train context-independent GMMs from a flat start, or from the alignment that the system `first` makes.
+
+    `first`: with the phones of `lexicon`.
+    Raises Speech3Error: no utterance is long enough for its phones, or none can be aligned.
+    """
+    if first:
+        failed = merged(workers.run(realign, first.hmm, first.gmm, config.beam, config.retry_beam))
+    else:
+        failed = _align_flat(workers, lexicon, config)
+    hmm, gmm = _single_gaussians(_context_stats(workers, failed), lexicon, monophone_tree(group_numbers(lexicon)))
+    return _train(workers, *reestimate(workers, hmm, gmm), config, config.mono, generator, metrics, "mono")
+
+
+def _align_flat(workers: Workers, lexicon: Lexicon, config: HmmConfig) -> dict[str, str]:
+    """Align with phones that were trained from nothing; return the utterances that are too short, with the reason.
 
     Kaldi's flat start divides each utterance's frames equally among the states of its phones and trains from there.
     With a small vocabulary that ends in a poor optimum, because nothing distinguishes the states of neighbouring
     phones. So the phones are trained first, with one Gaussian each, then their states.
-
-    Raises Speech3Error: no utterance is long enough for its phones, or none can be aligned.
     """
     number_P = group_numbers(lexicon)
     short = merged(workers.run(flat_start, lexicon))
@@ -226,8 +243,7 @@ def train_monophone(
         workers.run(realign, hmm, gmm, config.beam, config.retry_beam)
         hmm, gmm, _ = reestimate(workers, hmm, gmm)
     workers.run(divide_equally)
-    hmm, gmm = _single_gaussians(_context_stats(workers), lexicon, monophone_tree(number_P))
-    return _train(workers, *reestimate(workers, hmm, gmm), config, config.mono, generator, metrics, "mono")
+    return short
 
 
 def _context_stats(workers: Workers, failed: dict[str, str] | None = None) -> ContextStats:

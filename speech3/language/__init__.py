@@ -1,7 +1,8 @@
 """Words: how they are pronounced, and how they follow each other.
 
 `lexicon` holds words and their phones, from Kaldi's, MFA's and CMU's dictionaries. `guessing` finds pronunciations of
-words that it lacks, by rule (`pronounce`, `espeak`, `graphemes`) or learnt from the lexicon (`g2p`). `ngrams` and
+words that it lacks, by rule (`pronounce`, `espeak`, `graphemes`) or learnt from the lexicon (`g2p`); `ipa` says how
+far apart two phones are. `ngrams` and
 `arpa` are language models; `kneser_ney` and `train_lm` estimate them from text, `mixtures` interpolates and prunes
 them. `neural` is a neural language model, `pieces` cuts the text that `speech3.train` trains it on. `added_words` adds
 words and spells unknown ones, `grammar` reads JSGF and lists of sentences.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from speech3.language.grammar import WordGraph, read_jsgf, read_sentences
     from speech3.language.graphemes import phone_marks, plain_phone, read_graphemes
     from speech3.language.guessing import PronouncedVocabulary, PronunciationTable, from_spelling, guess_pronunciations
+    from speech3.language.ipa import Nearest, nearest_phones
     from speech3.language.kneser_ney import estimate_lm, read_tokens
     from speech3.language.lexicon import (
         JOINER,
@@ -77,6 +79,7 @@ __all__ = [
     "Cutter",
     "LangDir",
     "Lexicon",
+    "Nearest",
     "NeuralLm",
     "PhoneEvent",
     "Phones",
@@ -115,6 +118,7 @@ __all__ = [
     "measure_text",
     "mixed",
     "mixtures",
+    "nearest_phones",
     "neural",
     "new_word_weight",
     "perplexity",

@@ -8,10 +8,12 @@ those of the system `aligner` of `recipe any`. The model directory is that of an
 so that the aligner reads further transcripts, and pronounces further words, in the same way.
 
 The English aligner in the package has CMU's phones and was trained on 2.2 hours of LibriSpeech;
-`data/english_aligner/README.md` has its measured errors and the command that makes it. An aligner trained from a flat
-start on the four minutes of TIMIT that it is measured on is worse.
+`data/english_aligner/README.md` has its measured errors and the command that makes it. With the phones of another
+language (`speech3.hmm.alignment.mapped`) it aligns recordings that are too few to train on, and makes the alignment
+from which training starts.
 """
 
+import functools
 import shutil
 import tempfile
 from collections import Counter
@@ -39,6 +41,9 @@ from speech3.features import extract, silent_in
 from speech3.hmm import (
     LONG_UTTERANCE_S,
     DataWaves,
+    Gmm,
+    GmmSystem,
+    Hmm,
     Refinement,
     Workers,
     along_boundaries,
@@ -48,6 +53,7 @@ from speech3.hmm import (
     phone_groups,
     train_monophone,
     usable_transcripts,
+    with_nearest_pdfs,
     with_new_words,
     with_sizes,
 )
@@ -55,6 +61,8 @@ from speech3.io import ArkReader
 from speech3.language import (
     G2P,
     NOT_WORDS,
+    Lexicon,
+    Nearest,
     Pronunciation,
     guess_pronunciations,
     mark_positions,
@@ -65,10 +73,11 @@ from speech3.runtime import Metrics, available_jobs, read_json, say, write_json,
 
 ABOUT = "aligner.json"
 _PHONE_LISTS = ("silence_phones.txt", "nonsilence_phones.txt")  # of Kaldi, beside a lexicon
-LITTLE_S = 60.0  # of speech; less is too little for boundaries that can be relied on
+LITTLE_S = 60.0  # of speech; with less, `map_aligner` is better than training
 ENGLISH = "english"  # as a name of a model
 _CODES = ("en", "en-us")  # of espeak-ng; the aligner's dictionary has American pronunciations
 LITTLE_TO_TRAIN_ON_S = 600.0  # of speech; with more, --lang trains
+_FARTHEST = 5  # phones that are named
 _KNOWN = 2 / 3  # share of the words without --lang
 _SURE = 100  # a count for words that are only to be pronounced, so that none of their phones is rare
 
@@ -120,10 +129,14 @@ def in_vocabulary(data: DataDir, rules: TextRules, vocabulary: Collection[str]) 
     return replace(data, utterances=utterances)
 
 
-def find_pronunciations(data: DataDir, rules: TextRules, lexicon: Path | None, out: Path) -> DataDir:
+def find_pronunciations(
+    data: DataDir, rules: TextRules, lexicon: Path | None, out: Path, *, trained: bool = True
+) -> DataDir:
     """Pronounce the words of the transcripts; write ``lexicon.txt`` and ``unpronounced.txt`` into `out`.
 
     Returns the data, in the spelling of the lexicon if there is one.
+
+    `trained`: the phones are to be trained on the data, so rare ones are replaced by similar ones.
 
     Raises
     ------
@@ -143,8 +156,9 @@ def find_pronunciations(data: DataDir, rules: TextRules, lexicon: Path | None, o
     if not wanted:
         raise MissingError(f"{data.path}: has no transcripts; write what is said, or pass --text for one recording")
     try:
+        often = counts if trained else Counter({word: _SURE * count for word, count in counts.items()})
         found = guess_pronunciations(
-            wanted, counts, None if rules.spelled else lexicon, rules.lang or None, spelled=rules.spelled
+            wanted, often, None if rules.spelled else lexicon, rules.lang or None, spelled=rules.spelled
         )
     except Speech3Error as error:
         message = str(error).replace("lang=", "--lang ").replace("lexicon=graphemes", "--graphemes")
@@ -220,7 +234,10 @@ def train_aligner(
         waves = DataWaves(data, features.sample_frequency)
         with Workers(used, feats, jobs) as workers:
             mono = sized.model_copy(update={"mono": sized.aligner})
-            system = train_monophone(workers, said, mono, generator, metrics)
+            known = None if rules.spelled or rate_hz != english().features.sample_frequency else in_phones_of(said)
+            if known:
+                say("  training starts from the alignment of the English aligner in speech3")
+            system = train_monophone(workers, said, mono, generator, metrics, known.system if known else None)
             system = along_boundaries(workers, system, sized, Refinement(frame_clock(features), waves))
         bad |= system.failed
         check_bad(_without_long(bad, long), len(texts), str(data.path), "could not be aligned", most=MOST_UNALIGNED)
@@ -228,9 +245,66 @@ def train_aligner(
         system.hmm.save(out)
         shutil.copyfile(work / "feats" / "features.yaml", out / "features.yaml")
         system.gmm.save(out / "model.safetensors", {"features": config.aligner_features})
-        write_json(out / ABOUT, asdict(replace(rules, given=lexicon is not None and not rules.spelled)))
+        _write_rules(rules, lexicon, out)
     if bad:
         say(f"  trained without {len(bad):,} of {len(texts):,} utterances, which could not be used")
+    return Trained(load_recognizer(out), data)
+
+
+def _write_rules(rules: TextRules, lexicon: Path | None, out: Path) -> None:
+    write_json(out / ABOUT, asdict(replace(rules, given=lexicon is not None and not rules.spelled)))
+
+
+@dataclass(frozen=True, eq=False)
+class MappedAligner:
+    """The English aligner with the phones of another lexicon, and the English phone nearest to each of them."""
+
+    hmm: Hmm
+    nearest: Mapping[str, Nearest]
+
+    @property
+    def system(self) -> GmmSystem:
+        gmm = english().scorer
+        assert isinstance(gmm, Gmm)
+        return GmmSystem(self.hmm, gmm, {})
+
+    def farthest(self) -> str:
+        """The phones that are farthest from the English ones that they are aligned as, for messages."""
+        far = sorted(self.nearest, key=lambda phone: -self.nearest[phone].distance)[:_FARTHEST]
+        return ", ".join(
+            f"{phone} -> {self.nearest[phone].phone.rstrip('012')}" for phone in far if self.nearest[phone].distance
+        )
+
+
+def in_phones_of(lexicon: Lexicon) -> MappedAligner | None:
+    """The English aligner with the phones of a lexicon; None if these are in neither IPA nor TIMIT's symbols."""
+    found = with_nearest_pdfs(english().hmm, lexicon)
+    return MappedAligner(*found) if found else None
+
+
+def map_aligner(data: DataDir, rules: TextRules, lexicon: Path | None, out: Path) -> Trained | None:
+    """Give the English aligner the phones of the data's words, and write the model directory `out`.
+
+    None if the pronunciations are in neither IPA nor TIMIT's symbols.
+
+    Raises
+    ------
+    Speech3Error
+        There are no pronunciations (`find_pronunciations`).
+    """
+    data = find_pronunciations(data, rules, lexicon, out, trained=False)
+    found = in_phones_of(mark_positions(read_lexicon(out / "lexicon.txt")))
+    if not found:
+        return None
+    for name in ("features.yaml", "model.safetensors"):
+        shutil.copyfile(english().directory / name, out / name)
+    found.hmm.save(out)
+    _write_rules(rules, lexicon, out)
+    far = found.farthest()
+    say(
+        "  the English aligner in speech3 aligns each phone as the nearest of its own"
+        + (f"; the farthest: {far}" if far else "")
+    )
     return Trained(load_recognizer(out), data)
 
 
@@ -257,17 +331,22 @@ def model_path(model: Path) -> Path:
     return shipped("data") / "english_aligner" if str(model) == ENGLISH and not model.exists() else model
 
 
+@functools.cache
+def english() -> Recognizer:
+    """The English aligner in the package."""
+    return load_recognizer(shipped("data") / "english_aligner")
+
+
 def english_for(data: DataDir, lang: str | None) -> Recognizer | None:
     """The English aligner if it suits recordings for which the user has given neither a model nor a lexicon."""
     if lang:
         if lang not in _CODES or sum(lengths_s(data).values()) > LITTLE_TO_TRAIN_ON_S:
             return None
-        return load_recognizer(model_path(Path(ENGLISH)))
-    recognizer = load_recognizer(model_path(Path(ENGLISH)))
-    known = {word.casefold() for word in recognizer.hmm.lexicon.by_word}
+        return english()
+    known = {word.casefold() for word in english().hmm.lexicon.by_word}
     counts = Counter(word for utterance in data.utterances.values() for word in (utterance.text or "").split())
     heard = sum(count for word, count in counts.items() if word.casefold() in known)
-    return recognizer if counts and heard >= _KNOWN * counts.total() else None
+    return english() if counts and heard >= _KNOWN * counts.total() else None
 
 
 def with_further_words(recognizer: Recognizer, rules: TextRules, words: Collection[str]) -> Recognizer:

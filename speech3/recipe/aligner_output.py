@@ -18,10 +18,12 @@ from speech3.decode import FoundAlignment, Recognizer, find_alignment, load_reco
 from speech3.errors import DataError, MachineError, OccupiedError
 from speech3.hmm import Limits, Segment
 from speech3.recipe.aligner import (
+    LITTLE_S,
     TextRules,
     Trained,
     english_for,
     in_vocabulary,
+    map_aligner,
     model_path,
     model_rules,
     train_aligner,
@@ -185,8 +187,12 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
         jobs = request.jobs or available_jobs()
         if recognizer is None:
             rules = TextRules(source.plain, lang or "", request.graphemes)
-            say(f"training on {_counted(len(data.utterances), 'utterance')}: {out / 'model'}")
-            model = train_aligner(data, rules, lexicon, out / "model", source.rate_hz, jobs)
+            model = None
+            if not (request.train or request.graphemes) and source.speech_s < LITTLE_S:
+                model = map_aligner(data, rules, lexicon, out / "model")
+            if model is None:
+                say(f"training on {_counted(len(data.utterances), 'utterance')}: {out / 'model'}")
+                model = train_aligner(data, rules, lexicon, out / "model", source.rate_hz, jobs)
             request = replace(request, lexicon=None, lang=None)  # all words have their pronunciations
         else:
             model = _prepared(recognizer, data, request.lexicon)

@@ -70,6 +70,15 @@ class Source:
     lexicon: Path | None = None
     faults: list[Fault] = field(default_factory=list)
 
+    @property
+    def speech_s(self) -> float:
+        """Seconds of the utterances whose recordings can be read."""
+        total_s = 0.0
+        for utterance in self.data.utterances.values():
+            if target := self.targets.get(utterance.recording):
+                total_s += (target.duration_s if utterance.end_s is None else utterance.end_s) - utterance.start_s
+        return total_s
+
 
 def read_source(
     source: Path, *, text: str | None = None, tier: str | None = None, lang: str = "", apart: Path | None = None

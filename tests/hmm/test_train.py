@@ -62,6 +62,21 @@ def test_flat_start_finds_the_true_segments(lexicon: Lexicon, hmm: Hmm, tmp_path
     assert len(likes) == 12 and likes[-1] > likes[0]
 
 
+def test_training_starts_from_the_alignment_of_another_system(lexicon: Lexicon, hmm: Hmm, tmp_path: Path) -> None:
+    drawn, right = draw(hmm, 20, seed=0), []
+    once = CONFIG.model_copy(update={"mono": CONFIG.mono.model_copy(update={"iterations": 1, "realign": ()})})
+    gmm = true_gmm(hmm, drawn)
+    backwards = Gmm(gmm.offset, gmm.weight, gmm.mean[::-1], gmm.var[::-1])
+    for first in (gmm, backwards):
+        rng, metrics = np.random.default_rng(0), Metrics(tmp_path / "metrics.jsonl")
+        with Workers(drawn.words, drawn.feats, 1) as workers:
+            train_monophone(workers, lexicon, once, rng, metrics, GmmSystem(hmm, first, {}))
+            found = {k: v for share in workers.run(_alignments) for k, v in share.items()}
+        same = [found[key].phones[found[key].segment] == drawn.states[key] // 3 + 1 for key in found]
+        right.append(np.concatenate(same).mean())
+    assert right[0] > 0.97 and right[1] < 0.9
+
+
 def test_two_processes_give_what_one_gives(lexicon: Lexicon, hmm: Hmm, tmp_path: Path) -> None:
     drawn = draw(hmm, 30, seed=1)
     _, one, found_one = bootstrap(drawn, lexicon, tmp_path, jobs=1)

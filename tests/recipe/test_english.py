@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from speech3.config.reading import shipped
 from speech3.data.datadir import DataDir, Utterance
 from speech3.evaluate.boundaries import read_times
 from speech3.recipe.aligner import english_for
+from speech3.recipe.aligner_output import AlignRequest, align_source
 
 TIMIT = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "timit_sample"
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -35,6 +37,31 @@ def test_it_is_small_and_knows_cmus_phones() -> None:
 def test_it_is_used_for_english(text: str, lang: str | None, used: bool) -> None:
     data = DataDir(Path(), {"a": "a.wav"}, {"a": Utterance("a", "a", "a", text)})
     assert (english_for(data, lang) is not None) == used
+
+
+@pytest.mark.skipif(not TIMIT.exists(), reason="../shared/corpora/timit_sample is not here")
+def test_other_phones_are_aligned_as_the_nearest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, said = next(iter((TIMIT / "text").read_text().splitlines())).split(" ", 1)
+    lexicon = {
+        **{"she": "ʃ iː", "had": "h æ d", "your": "j ʊ ɾ", "dark": "d ɑː r k", "suit": "s y t", "in": "ɪ n"},
+        **{"greasy": "ɡ r iː s i", "wash": "w ɒ ʃ", "water": "w ɔː t ɐ", "all": "ɔː l", "year": "j ɪə"},
+    }
+    assert set(said.split()) == set(lexicon)
+    (tmp_path / "ipa.txt").write_text("".join(f"{word} {phones}\n" for word, phones in lexicon.items()))
+    request = AlignRequest(text=said, lexicon=tmp_path / "ipa.txt", formats=("ctm",), jobs=1)
+    align_source(TIMIT / "flac" / f"{name}.flac", tmp_path / "out", request)
+    assert "ɾ -> D" in capsys.readouterr().err
+    phones = read_times(tmp_path / "out" / "phones.ctm", "phones").tracks["phones"][name]
+    assert [phone.label for phone in phones if phone.label != "SIL"][:5] == ["ʃ", "iː", "h", "æ", "d"]
+    words = read_times(tmp_path / "out" / "words.ctm").tracks["words"][name]
+    truth = read_times(TIMIT / "ref_words.ctm", level="words").tracks["words"][name]
+    off_s = [abs(ours.start_s - true.start_s) for ours, true in zip(words, truth, strict=True)]
+    assert sum(off_s) / len(off_s) < 0.03
+    # Training starts from it, if there is to be training.
+    align_source(TIMIT / "flac" / f"{name}.flac", tmp_path / "trained", replace(request, train=True))
+    assert "training starts from the alignment of the English aligner" in capsys.readouterr().err
+    # The model that stays aligns again, and is not English.
+    assert Aligner.load(tmp_path / "out" / "model").recognizer.hmm.lexicon.by_word.keys() == {*lexicon, "<unk>"}
 
 
 @pytest.mark.slow
