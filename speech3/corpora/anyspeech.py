@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from speech3.corpora.folder import has_recordings, is_folder, read_folder
+from speech3.corpora.folder import find_pairs, has_recordings, is_folder, read_folder
 from speech3.data import (
     DataDir,
     Fault,
@@ -219,7 +219,8 @@ def prepare(
     def read(path: Path, part: str) -> DataDir:
         if not is_folder(path):
             return _with_text(path, part)
-        data, found = read_folder(path, tier, sample_rate, given, lang or "")
+        pairs = find_pairs(path, above=source if path != source else None)
+        data, found = read_folder(path, tier, sample_rate, given, lang or "", pairs=pairs)
         faults.extend(found)
         plain.add(part)
         return data
@@ -269,6 +270,8 @@ def write_corpus(
     check_apart(parts)
     change: Callable[[str], str] = partial(_as_transcript, graphemes=graphemes, language=lang or "") if plain else str
     text = _Text(None if given.arpa else parts["train"], given.text, change)
+    if plain and given.text:
+        _say_markup(given.text, graphemes)
     counts = Counter(_words(parts["train"]))
     further = set(arpa_words(given.arpa)) if given.arpa else {word for each in text for word in each}
     wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(further)) if word not in NOT_WORDS)
@@ -338,6 +341,19 @@ def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tu
 def _as_transcript(text: str, graphemes: Sequence[str], language: str) -> str:
     """A text changed as the transcripts of a folder are."""
     return plain_words(without_markup(text, graphemes)[0], graphemes, language)
+
+
+def _say_markup(path: Path, graphemes: Sequence[str]) -> None:
+    """Say, once for each kind, what `_as_transcript` takes out of a text."""
+    found: dict[str, tuple[str, str, str]] = {}
+    counts = Counter[str]()
+    for sentence in sentences_of_file(path):
+        for remark in without_markup(" ".join(sentence), graphemes)[1]:
+            found.setdefault(remark.kind, remark)
+            counts[remark.kind] += 1
+    for kind, (_, problem, fate) in found.items():
+        others = f" ({counts[kind]:,} times)" if counts[kind] > 1 else ""
+        say(f"  {path}: {kind}{others}: one {problem}; {fate}")
 
 
 def _with_text(path: Path, part: str) -> DataDir:

@@ -53,6 +53,7 @@ _LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter on
 _SHOWN = 3
 _TABLES = {*TABLES, ".srt", ".vtt", ".xlsx", ".ods"}  # what else people keep transcripts in
 _NO_TRANSCRIPT = "put one of its name beside it (.eaf, .TextGrid, .txt or .lab)"
+_TO_READ_IT = "call its columns `path` and `text`, or write the texts into such files"
 _CLOCK = re.compile(r"(?<=\[)\d?\d:[0-5]\d|\b\d?\d:[0-5]\d[:\d.,]*\s*-->")  # [00:01.5], 0:01 --> 0:02
 _WORDS_ONLY = "write only what is said, or make a TextGrid of it"
 _TIMED = re.compile(r"\s*\d+\s+\d+\s+\S")
@@ -98,11 +99,22 @@ def _recording_of(transcript: Path, recorded: Container[str]) -> str:
     return name if whole else Path(name).stem
 
 
-def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], list[Fault]]:
+def find_pairs(
+    source: Path, apart: Path | None = None, *, only: Path | None = None, above: Path | None = None
+) -> tuple[list[Item], list[Fault]]:
     """Find the recordings with a transcript, and what cannot be used.
 
-    Of several recordings that have the same name, those of a lossless format are preferred. The folder `apart` is not
-    searched.
+    Of several recordings that have the same name, those of a lossless format are preferred. Tables are read if some
+    recording has no transcript of its own.
+
+    Parameters
+    ----------
+    apart
+        A folder in `source` that is not searched, such as that of earlier results.
+    only
+        The only recording to find, and to name in what cannot be used.
+    above
+        A folder around `source` whose tables may name recordings in it.
     """
     # Recordings, transcripts, and the transcripts by place and by name.
     everything = _files(source, apart)
@@ -118,22 +130,30 @@ def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], lis
         name = _recording_of(path, alone)
         beside.setdefault((path.parent, name), path)
         anywhere.setdefault(name.casefold(), []).append(path)
-    # What tables say of recordings: none of the files that are a recording's own transcript is one.
-    named = [path for path in files if may_be_table(path)]
-    tables = [path for path in named if path not in texts or _recording_of(path, alone).casefold() not in alone]
-    rows, unclear = rows_of(tables, audio, AUDIO)
-    listing = {row.table.path for row in rows.values()}
-    # The transcript of each recording: beside it, or else the only one of its name, or else its row.
-    faults = [*unclear, *(_misnamed(path) for path in everything if not _is_utf8(path))]
+    # The transcript of each recording: beside it, or else the only one of its name, in another folder or another case.
+    own: dict[Path, Path] = {}
+    for path in audio:
+        available = _available(path, anywhere)
+        if (path.parent, stem(path)) in beside:
+            own[path] = beside[path.parent, stem(path)]
+        elif alone[stem(path).casefold()] == 1 and len(available) == 1:
+            own[path] = available[0]
+    # What tables say of the others; a recording's own transcript is never read as a table.
+    wanted = {path.with_suffix("") for path in ([only] if only else audio) if path not in own}
+    around = _files_in(above) if above else []
+    tables = [path for path in (*files, *around) if may_be_table(path)]
+    tables = [
+        path
+        for path in (tables if wanted else ())
+        if path.suffix.lower() not in TRANSCRIPTS or _recording_of(path, alone).casefold() not in alone
+    ]
+    rows, two_texts, unread = rows_of(tables, audio, wanted, source, AUDIO)
+    listing = {*(row.table.path for row in rows.values()), *(Path(fault.where) for fault in unread)}
+    faults = [*unread, *(_misnamed(path) for path in everything if not _is_utf8(path))]
     items: dict[str, Item] = {}
     for path in audio:
-        name = stem(path).casefold()  # in another folder, or in another case, if it is unique
-        available = [text for text in anywhere.get(name, []) if text.suffix == anywhere[name][0].suffix]
-        transcript = beside.get((path.parent, stem(path)))
-        if not transcript and alone[name] == 1 and len(available) == 1:
-            transcript = available[0]
-        row = None if transcript else rows.get(path.with_suffix(""))
-        transcript = row.table.path if row else transcript
+        row, available = None if path in own else rows.get(path.with_suffix("")), _available(path, anywhere)
+        transcript = row.table.path if row else own.get(path)
         key = "_".join("_".join((*path.relative_to(source).parts[:-1], stem(path))).split())
         if transcript and key not in items:
             items[key] = Item(key, path, transcript, row)
@@ -141,16 +161,26 @@ def find_pairs(source: Path, apart: Path | None = None) -> tuple[list[Item], lis
             problem, remedy = f"has the same name as {items[key].audio.name}", "rename or remove one of them"
             faults.append(Fault("second recording", str(path), "", problem, remedy))
         elif available:
-            problem = f"{alone[name]} recordings and {len(available)} transcripts in other places have this name"
+            count = alone[stem(path).casefold()]
+            problem = f"{count} recordings and {len(available)} transcripts in other places have this name"
             faults.append(Fault("unclear transcript", str(path), "", problem, "keep one, or put both side by side"))
+        elif tables_of := two_texts.get(path.with_suffix("")):
+            problem = f"has two different texts in {tables_of}"
+            faults.append(Fault("unclear transcript", str(path), "", problem, "keep the right one"))
         else:
             remedy = "add one with the recording's name (.eaf, .TextGrid, .txt or .lab)"
             faults.append(Fault("no transcript", str(path), "", "has no transcript", remedy))
+    if only:
+        faults = [fault for fault in faults if fault.where == str(only)]
+        chosen = [item for item in items.values() if item.audio == only]
+        if not chosen:
+            raise DataError(f"{only}: {faults[0].problem if faults else 'has no transcript'}; {_NO_TRANSCRIPT}")
+        return chosen, faults
     faults += [_conflicted_copy(path) for path in _conflicts(source) if not (apart and apart in path.parents)]
     texts = [path for path in texts if path not in listing]
     faults += _unused(files, texts, {item.transcript for item in items.values()}, alone.keys())
     if not items:
-        others = [path.name for path in files if path.suffix.lower() in _TABLES]
+        others = [os.path.relpath(path, source) for path in (*files, *around) if path.suffix.lower() in _TABLES]
         raise DataError(f"{source}: {_why_none(audio, texts, faults, others)}")
     return list(items.values()), faults
 
@@ -162,8 +192,18 @@ def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fau
     return (
         f"recordings: {len(audio)}, transcripts: {len(texts)}, but no names match; each recording needs a"
         f" transcript (.eaf, .TextGrid, .txt or .lab) of its name{example}"
-        + (f"; no recording is named in {listed(tables, _SHOWN)}; write its texts into such files" if tables else "")
+        + (f"; no words of recordings were found in {listed(tables, _SHOWN)}: {_TO_READ_IT}" if tables else "")
     )
+
+
+def _available(audio: Path, anywhere: Mapping[str, Sequence[Path]]) -> list[Path]:
+    """The transcripts of the preferred kind that have the recording's name, in any folder and any case."""
+    named = anywhere.get(stem(audio).casefold(), [])
+    return [text for text in named if text.suffix == named[0].suffix]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
 
 
 def _files(source: Path, apart: Path | None = None) -> list[Path]:
@@ -304,8 +344,7 @@ def read_folder(
     graphemes: Sequence[str] = (),
     language: str = "",
     *,
-    apart: Path | None = None,
-    only: Path | None = None,
+    pairs: tuple[list[Item], list[Fault]] | None = None,
 ) -> tuple[DataDir, list[Fault]]:
     """Read a folder of recordings with transcripts; what cannot be used is left out and reported, as are warnings.
 
@@ -317,17 +356,10 @@ def read_folder(
         Hz, to which recordings will be resampled; None: all must have one rate and one channel.
     graphemes, language
         As for `plain_words`.
-    apart
-        A folder in `source` that is not searched, such as that of earlier results.
-    only
-        The only recording to read.
+    pairs
+        What `find_pairs` found; None: all in `source`.
     """
-    items, faults = find_pairs(source, apart)
-    if only:
-        items = [item for item in items if item.audio == only]
-        faults = [fault for fault in faults if fault.where == str(only)]
-        if not items:
-            raise DataError(f"{only}: {faults[0].problem if faults else 'has no transcript'}; {_NO_TRANSCRIPT}")
+    items, faults = pairs or find_pairs(source)
     found = _Found(faults=faults, graphemes=graphemes, language=language)
     _say_tables(items)
     tiers = _chosen(items, tier, source, found)
@@ -399,7 +431,7 @@ def _speakers(items: Sequence[Item], source: Path) -> tuple[dict[str, str], str]
 
 def _say_tables(items: Sequence[Item]) -> None:
     for table, count in Counter(item.row.table for item in items if item.row).items():
-        say(f"  {table.path}: the words of {count:,} recordings: {table.columns}")
+        say(f"  {table.path}: the words of {count:,} recording{'s' * (count > 1)}: {table.columns}")
 
 
 def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> None:
@@ -547,7 +579,9 @@ def _say_skipped(source: Path, faults: Sequence[Fault]) -> None:
     for kind, count in Counter(fault.kind for fault in faults).items():
         first = next(fault for fault in faults if fault.kind == kind)
         what = f"left out {count} ({kind})"
-        if first.warning:
+        if first.kind == "row without recording":
+            what = "warning" if count == 1 else f"{count} warnings"
+        elif first.warning:
             kept = _KEPT.get(kind, f"utterance ({kind})")
             what = f"{count} {kept if count == 1 else kept.replace('utterance', 'utterances')} kept"
         where = Path(first.where).relative_to(source) if Path(first.where).is_relative_to(source) else first.where
@@ -575,7 +609,8 @@ def _say_speakers(data: DataDir, how: str, named: set[str], where: str) -> None:
     others = [speaker for speaker in speakers if speaker not in named]
     how = where if not others else f"{where} or {how}" if named & set(speakers) else how
     say(
-        f"  {len(data.utterances):,} utterances of {len(data.recordings):,} recordings; {len(speakers)}"
+        f"  {len(data.utterances):,} utterance{'s' * (len(data.utterances) != 1)} of"
+        f" {len(data.recordings):,} recording{'s' * (len(data.recordings) != 1)}; {len(speakers)}"
         f" {'speaker' if len(speakers) == 1 else 'speakers'}, from {how}: {shown}"
     )
     if len(speakers) == len(data.recordings) == len(data.utterances) > _SHOWN and others:

@@ -5,18 +5,24 @@
     JSON         an object a line (NeMo: audio_filepath and text), a list of them, or texts by recording
     lines        a recording's name and its words (VoxForge's PROMPTS, .trans.txt), and Festival's ( name "words" )
 
+A row names a recording by its path from the table's folder, or by the end of its path below that folder; if no
+recording is below it, below the nearest folder around it that has some.
+
 The column of recordings is the one whose values name the folder's recordings. That of words, and of speakers, is known
-by the heading; without one, words are in the only other column, or the only one that has texts of several words.
+by the heading. Without one, words are in the only column with several words in most rows, and mostly different ones;
+what else there is (speakers, emotions, remarks) is not read.
 """
 
 import csv
 import io
 import json
+import os
+import posixpath
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from speech3.data import Fault
@@ -41,18 +47,25 @@ _OTHERS = (
 )
 _HEADS = {*_WORDS, *_VOICES, *_OTHERS}
 _REFUSED = ("invalidated", "reported")  # of Common Voice: clips that listeners found wrong
+_REMARKS = ("note", "notes", "remark", "remarks", "comment", "comments", "readme", "issues", "todo")
 _FESTIVAL = re.compile(r'\(\s*(\S+)\s+"(.*)"\s*\)')
 # Least share of the rows that name recordings: of other files than `TABLES`, which are tables in any case; of lines.
 _LISTED, _ALL_LISTED = 0.5, 0.9
+_LIKE_WORDS = 0.5  # least share of a column's values that have several words, or that are different
+_SAME_WORDS = 0.5  # least share of the words of one column that another one has, if both have the same texts
+# Words, as far as a guess needs them: runs of letters, or letters of scripts without spaces (Thai, Han, ...).
+_WORD = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _EXAMPLE = 40  # characters
+_HEADING = "add a heading with the columns `path` and `text`"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table and, in words, which of its columns were read."""
+    """A table and, in words, which of its columns were read; `guessed`: no heading names the column of words."""
 
     path: Path
     columns: str
+    guessed: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,7 @@ class _Grid:
     heading: Sequence[str]
     rows: Sequence[Sequence[str]]
     least: float = 0.0
+    mark: str = ""
 
 
 def may_be_table(path: Path) -> bool:
@@ -79,74 +93,123 @@ def may_be_table(path: Path) -> bool:
 
 
 def rows_of(
-    tables: Iterable[Path], recordings: Iterable[Path], audio: Sequence[str]
-) -> tuple[dict[Path, Row], list[Fault]]:
-    """What tables say of recordings, by their paths without suffix; and what cannot be used.
+    tables: Iterable[Path], recordings: Iterable[Path], wanted: Container[Path], source: Path, audio: Sequence[str]
+) -> tuple[dict[Path, Row], dict[Path, str], list[Fault]]:
+    """What tables say of `wanted` recordings; which have two texts, and in which tables; and what cannot be used.
 
-    `audio` are the suffixes of recordings. Files that name no recordings are not tables of them, and are passed over.
+    Parameters
+    ----------
+    recordings
+        All recordings in the folder `source`. What is returned and what is `wanted` is named by path without suffix.
+    tables
+        Files in `source`, or in a folder around it. Those that name no recordings are passed over.
+    audio
+        The suffixes of recordings.
     """
-    places = _Places(recordings, audio)
-    found: dict[Path, Row] = {}
-    unclear: dict[Path, str] = {}
+    every = _Recordings(recordings, source, audio)
+    read: list[tuple[Path, Row]] = []
     faults: list[Fault] = []
     for path in tables:
         if path.stem.lower() in _REFUSED:
             continue
         try:
-            read = _read(path, places)
+            rows, absent = _read(path, _Places(every, path.parent)) or ([], [])
         except Speech3Error as error:
             problem, _, remedy = str(error).removeprefix(f"{path}: ").rpartition("; ")
             faults.append(Fault("unreadable table", str(path), "", problem, remedy))
             continue
-        if not read:
-            continue
-        rows, absent = read
-        if absent:
-            problem = f"names {len(absent):,} recordings that are not there, such as {absent[0][:_EXAMPLE]}"
-            faults.append(
-                Fault("row without recording", str(path), "", problem, "add them, or remove the rows", warning=True)
-            )
-        for place, row in rows:
-            other = found.setdefault(place, row)
-            if other.text.split() != row.text.split():
-                where = path.name if other.table.path == path else f"{other.table.path.name} and {path.name}"
-                unclear.setdefault(place, where)
-    for place, where in unclear.items():
-        problem = f"has two different texts in {where}"
-        faults.append(Fault("unclear transcript", str(place), "", problem, "keep the right one"))
-        del found[place]
-    return found, faults
+        if absent and source in path.parents:
+            shown = f", such as {absent[0][:_EXAMPLE]}; add them, or remove the rows"
+            problem = f"names {len(absent):,} recordings that are not there{shown}"
+            if len(absent) == 1:
+                problem = f"names a recording that is not there, {absent[0][:_EXAMPLE]}; add it, or remove the row"
+            problem, _, remedy = problem.rpartition("; ")
+            faults.append(Fault("row without recording", str(path), "", problem, remedy, warning=True))
+        read += ((place, row) for place, row in rows if place in wanted)
+    # Columns that a heading calls words are preferred to others.
+    found: dict[Path, Row] = {}
+    unclear: dict[Path, str] = {}
+    for place, row in sorted(read, key=lambda pair: pair[1].table.guessed):
+        other = found.setdefault(place, row)
+        if other.text.split() != row.text.split() and other.table.guessed == row.table.guessed:
+            both = dict.fromkeys(os.path.relpath(each.table.path, source) for each in (other, row))
+            unclear.setdefault(place, " and ".join(both))
+    return {place: row for place, row in found.items() if place not in unclear}, unclear, faults
+
+
+_Ends = Mapping[tuple[str, ...], set[Path]]
+
+
+class _Recordings:
+    """The recordings, by their paths, and those below each folder."""
+
+    def __init__(self, recordings: Iterable[Path], source: Path, audio: Sequence[str]) -> None:
+        self.audio, self.source = audio, source
+        self.by_path: defaultdict[tuple[str, ...], set[Path]] = defaultdict(set)
+        self._below: defaultdict[Path, list[Path]] = defaultdict(list)
+        self._last: tuple[Path | None, _Ends] = (None, {})
+        for path in recordings:
+            place = path.with_suffix("")
+            self.by_path[_parts(place.as_posix())].add(place)
+            for folder in place.parents:
+                self._below[folder].append(place)
+                if folder == source:
+                    break
+
+    def near(self, folder: Path) -> _Ends:
+        """Those below a folder, or below the nearest one around it that has some, by each end of their paths."""
+        home = next((each for each in (folder, *folder.parents) if each in self._below), None)
+        if home != self._last[0]:
+            ends: defaultdict[tuple[str, ...], set[Path]] = defaultdict(set)
+            for place in self._below[home] if home else ():
+                parts = _parts(place.as_posix())
+                for first in range(len(parts)):
+                    ends[parts[first:]].add(place)
+            self._last = home, ends
+        return self._last[1]
 
 
 class _Places:
-    """Finds recordings by what tables call them: a path or its end, with or without suffix."""
+    """Finds recordings by what a table in a folder calls them: a path or its end, with or without suffix."""
 
-    def __init__(self, recordings: Iterable[Path], audio: Sequence[str]) -> None:
-        self._audio = audio
-        self._by_end: defaultdict[tuple[str, ...], set[Path]] = defaultdict(set)
-        for path in recordings:
-            place = path.with_suffix("")
-            parts = _parts(place.as_posix())
-            for first in range(len(parts)):
-                self._by_end[parts[first:]].add(place)
+    def __init__(self, every: _Recordings, folder: Path) -> None:
+        self._every, self._folder, self._near = every, folder, every.near(folder)
+        around = [each for each in folder.parents if each == every.source or every.source in each.parents]
+        self._folders = [_parts(each.as_posix()) for each in (folder, *around)]
 
     def find(self, name: str, least: int = 1) -> Path | None:
-        """The recording, without suffix, if one alone has this name; at least `least` parts of its path must agree."""
+        """The recording, without suffix, if one alone has this name.
+
+        At least `least` parts of its path must agree, if the name has so many. A recording that is elsewhere than
+        the table must have the whole path, of several parts, from the table's folder or one around it.
+        """
         name = name.strip().replace("\\", "/")
+        if not name:
+            return None
         names = [name]
-        if PurePosixPath(name).suffix.lower() in self._audio:
+        if PurePosixPath(name).suffix.lower() in self._every.audio:
             names = [name.removesuffix(PurePosixPath(name).suffix), name]
+        by_path = self._every.by_path
         for each in names:
+            found = by_path.get(_parts(posixpath.normpath(f"{self._folder.as_posix()}/{each}")))
             parts = _parts(each)
-            for first in range(max(len(parts) - least + 1, 0)):
-                if found := self._by_end.get(parts[first:]):
-                    return next(iter(found)) if len(found) == 1 else None
+            for first in range(len(parts) - min(least, len(parts)) + 1):
+                if end := parts[first:]:
+                    found = found or self._near.get(end)
+                    if len(end) > 1:
+                        found = found or next(filter(None, (by_path.get(each + end) for each in self._folders)), None)
+            if found:
+                return next(iter(found)) if len(found) == 1 else None
         return None
 
     def all_of(self, names: Sequence[str]) -> list[Path | None]:
-        """The recordings of a column. Where two rows end alike (a/1.wav, b/1.wav), their folders must agree as well."""
-        ends = Counter(_parts(name.strip().replace("\\", "/"))[-1:] for name in dict.fromkeys(names))
-        least = 2 if ends and max(ends.values()) > 1 else 1
+        """The recordings of a column.
+
+        Their folders must agree as well where those of some row do, or where two rows end alike (a/1.wav, b/1.wav).
+        """
+        ends = Counter(_parts(name.strip().replace("\\", "/"))[-1:] for name in dict.fromkeys(names) if name.strip())
+        alike = ends and max(ends.values()) > 1
+        least = 2 if alike or any(self.find(name, 2) for name in names if re.search(r"[/\\]", name)) else 1
         return [self.find(name, least) for name in names]
 
 
@@ -168,7 +231,7 @@ def _read(path: Path, places: _Places) -> tuple[list[tuple[Path, Row]], list[str
             and places.find(first[where]) is None
             and _is_heading(first, named[where] < len(grid.rows) - 1)
         ):
-            grid = _Grid(first, grid.rows[1:])
+            grid = replace(grid, heading=first, rows=grid.rows[1:])
         return _found(path, grid, where, places)
     return None
 
@@ -180,7 +243,11 @@ def _is_heading(row: Sequence[str], others_are_absent: bool) -> bool:
 
 def _found(path: Path, grid: _Grid, where: int, places: _Places) -> tuple[list[tuple[Path, Row]], list[str]] | None:
     columns = list(zip(*grid.rows, strict=True))
-    words, voice = _columns(path, grid, columns, where)
+    voice = _known(grid, _VOICES, where)[:1]
+    words = _named_words(path, grid, columns, where)
+    guessed = words is None
+    if words is None:
+        words = _guessed_words(path, grid, columns, [where, *voice])
     if words is None:
         return None
     for place, name in enumerate(grid.heading):
@@ -189,40 +256,73 @@ def _found(path: Path, grid: _Grid, where: int, places: _Places) -> tuple[list[t
                 f"{path}: lists parts of recordings ({_called(grid, place)}), which are not read from tables; write a"
                 " Kaldi data directory with segments, or a TextGrid of each recording"
             )
-    uses = {where: "recordings", words: "words", **({voice: "speakers"} if voice is not None else {})}
-    table = Table(path, ", ".join(f"{what} in {_called(grid, place)}" for place, what in uses.items()))
-    rows = [Row(table, row[words], row[voice] if voice is not None else "") for row in grid.rows]
+    uses = {where: "recordings", words: "words", **dict.fromkeys(voice, "speakers")}
+    table = Table(path, ", ".join(f"{what} in {_called(grid, place)}" for place, what in uses.items()), guessed)
+    rows = [Row(table, row[words], "".join(row[place] for place in voice)) for row in grid.rows]
     found = list(zip(places.all_of(columns[where]), rows, strict=True))
-    absent = [name for name, (place, _) in zip(columns[where], found, strict=True) if place is None]
+    absent = [
+        row[where].strip() or "one without a name"
+        for row, (place, _) in zip(grid.rows, found, strict=True)
+        if place is None and any(field.strip() for field in row)
+    ]
     return [(place, row) for place, row in found if place is not None], absent
 
 
-def _columns(path: Path, grid: _Grid, columns: Sequence[Sequence[str]], where: int) -> tuple[int | None, int | None]:
-    """The columns of words and of speakers; None where there is none."""
+def _known(grid: _Grid, names: Sequence[str], where: int) -> list[int]:
+    """The columns, other than that of recordings, whose headings are among the names, in the order of these."""
     keys = [_key(name) for name in grid.heading]
-    voice = next((keys.index(name) for name in _VOICES if name in keys and keys.index(name) != where), None)
-    known = [keys.index(name) for name in _WORDS if name in keys and keys.index(name) != where]
-    if known:
-        first = known[0]
-        others = [each for each in known[1:] if columns[each] != columns[first]]
-        if others and not keys[first].startswith("norm"):
-            both = " and ".join(grid.heading[each] for each in (first, *others))
-            raise FormatError(
-                f"{path}: {both} have different texts; leave one of these columns, or call it `text`, alone"
-            )
-        return first, voice
-    others = [place for place in range(len(columns)) if place not in (where, voice)]
-    texts = [place for place in others if any(_is_text(value) for value in columns[place])]
-    several = [place for place in texts if any(len(value.split()) > 1 for value in columns[place])]
+    return [keys.index(name) for name in names if name in keys and keys.index(name) != where]
+
+
+def _named_words(path: Path, grid: _Grid, columns: Sequence[Sequence[str]], where: int) -> int | None:
+    """The column that the heading calls words, or None."""
+    known = _known(grid, _WORDS, where)
+    known = [place for place in known if any(map(_is_text, columns[place]))] or known  # `words` may be their number
+    if not known:
+        return None
+    first = known[0]
+    others = [
+        place
+        for place in known[1:]
+        if columns[place] != columns[first] and not _key(grid.heading[place]).startswith(("raw", "ortho"))
+    ]
+    if others and not _key(grid.heading[first]).startswith("norm"):
+        both = " and ".join(grid.heading[each] for each in (first, *others))
+        raise FormatError(f"{path}: {both} have different texts; leave one of these columns, or call it `text`, alone")
+    return first
+
+
+def _guessed_words(path: Path, grid: _Grid, columns: Sequence[Sequence[str]], taken: Sequence[int]) -> int | None:
+    """The column that looks like words, where no heading says so; None if there are only numbers or labels."""
+    texts = [place for place in range(len(columns)) if place not in taken and any(map(_is_text, columns[place]))]
+    likely = [place for place in texts if _like_words(columns[place])]
+    if _HEADS.intersection(map(_key, grid.heading)):
+        if likely:
+            shown = " or ".join(_called(grid, place) for place in likely)
+            raise FormatError(f"{path}: the words may be in {shown}; call the column of words `text`")
+        return None
     # Words of LJSpeech's third column are those of its second, with numbers and abbreviations written out.
-    same = several == [1, 2] or columns[1:2] == columns[2:]
-    if not grid.heading and len(columns) == 3 and texts == [1, 2] and same and where == 0:
-        return 2, voice
-    texts = several if len(several) == 1 else texts
-    if len(texts) > 1:
-        shown = " or ".join(_called(grid, place) for place in texts)
-        raise FormatError(f"{path}: the words are in {shown}; add a heading with the columns `path` and `text`")
-    return (texts[0] if texts else None), voice
+    if grid.mark == "|" and not grid.heading and (len(columns), texts) == (3, [1, 2]) and _same_words(*columns[1:]):
+        return 2
+    if len(likely) > 1:
+        shown = " or ".join(_called(grid, place) for place in likely)
+        raise FormatError(f"{path}: the words are in {shown}; {_HEADING}")
+    if texts and (not likely or path.stem.lower() in _REMARKS):
+        shown = " or ".join(_called(grid, place) for place in likely or texts)
+        raise FormatError(f"{path}: it is not clear that {shown} has the words of recordings; if so, {_HEADING}")
+    return likely[0] if likely else None
+
+
+def _like_words(column: Sequence[str]) -> bool:
+    """Whether most values have several words and most are different, unlike names, labels and remarks."""
+    filled = [value for value in column if value.strip()]
+    several = sum(len(_WORD.findall(value)) > 1 for value in filled)
+    return several >= _LIKE_WORDS * len(filled) and (len(set(filled)) > _LIKE_WORDS * len(filled) or len(filled) == 1)
+
+
+def _same_words(one: Sequence[str], other: Sequence[str]) -> bool:
+    pairs = [tuple(Counter(re.findall(r"\w+", text.lower())) for text in pair) for pair in zip(one, other, strict=True)]
+    return sum((a & b).total() for a, b in pairs) >= _SAME_WORDS * sum(min(a.total(), b.total()) for a, b in pairs)
 
 
 def _called(grid: _Grid, place: int) -> str:
@@ -250,7 +350,7 @@ def _grids(path: Path, text: str, places: _Places) -> Iterable[_Grid]:
         yield _Grid((), [(match[1], match[2].replace('\\"', '"')) for match in matches if match])
         return
     for mark in _MARKS:
-        if mark in lines[0] and (rows := _separated(text, lines, mark)):
+        if mark in lines[0] and (rows := _separated(path, text, lines, mark, places)):
             width = len(rows[0])
             if wrong := next((row for row in rows if len(row) != width), None):
                 if any(map(places.find, wrong)):
@@ -259,24 +359,54 @@ def _grids(path: Path, text: str, places: _Places) -> Iterable[_Grid]:
                         f" {wrong[0][:_EXAMPLE]} {len(wrong)}; put texts that have {_MARKS[mark]} in quotes"
                     )
             elif width > 1:
-                yield _Grid((), rows, 0 if path.suffix.lower() in TABLES else _LISTED)
+                yield _Grid((), rows, 0 if path.suffix.lower() in TABLES else _LISTED, mark)
     if path.suffix.lower() not in TABLES and len(lines) > 1:
         yield _Grid((), [(*line.split(maxsplit=1), "")[:2] for line in lines], _ALL_LISTED)
 
 
-def _separated(text: str, lines: Sequence[str], mark: str) -> list[list[str]]:
+def _separated(path: Path, text: str, lines: Sequence[str], mark: str, places: _Places) -> list[list[str]]:
     if mark in "|\t":  # where quotes are letters, except around a whole field
         rows = [[_unquoted(field) for field in line.rstrip("\r").split(mark)] for line in lines]
     else:
-        try:
-            read = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True)
-            rows = [row for row in read if row]
-        except csv.Error:
-            return []
+        rows = _quoted_rows(path, text, mark, places)
+        if rows and _may_split_texts(rows, lines, mark, places):
+            raise FormatError(
+                f"{path}: has no heading, and each {mark} may separate fields or be in a text; {_HEADING}, and put"
+                f" texts that have {mark} in quotes"
+            )
+    if not rows:
+        return []
     width = len(rows[0])
     if width == 2:  # a sentence may have the separator
         return [[row[0], mark.join(row[1:])] for row in rows]
     return [[*row, *[""] * (width - len(row))] for row in rows]
+
+
+def _quoted_rows(path: Path, text: str, mark: str, places: _Places) -> list[list[str]]:
+    """Rows whose fields may be in quotes; none if the csv module cannot read them."""
+    read = csv.reader(io.StringIO(text, newline=""), delimiter=mark, skipinitialspace=True)
+    rows: list[list[str]] = []
+    begin = 1  # number of the line
+    try:
+        for row in read:
+            later = [line for field in row for line in field.splitlines()[1:]]
+            if any(places.find(name) for line in later if mark in line for name in line.split(mark)):
+                raise FormatError(f"{path}: line {begin}: a quote is not closed before the next row; close it")
+            begin = read.line_num + 1
+            rows += [row] if row else []
+    except csv.Error as error:  # a field of 131,072 characters
+        if any(places.find(line.split(mark)[0]) for line in text.split("\n")):
+            raise FormatError(f"{path}: line {begin}: {error}; correct it, or close a quote in it") from error
+        return []
+    return rows
+
+
+def _may_split_texts(rows: Sequence[Sequence[str]], lines: Sequence[str], mark: str, places: _Places) -> bool:
+    """Whether a table without a heading has rows of several lengths, or a space after separators of many fields."""
+    if _HEADS.intersection(map(_key, rows[0])) or not any(map(places.find, rows[0])):
+        return False
+    spaced = any(f"{mark} " in re.sub(r'"[^"]*"', "", line) for line in lines)
+    return len({len(row) for row in rows}) > 1 or (spaced and len(rows[0]) > 2)
 
 
 def _unquoted(field: str) -> str:
@@ -299,7 +429,7 @@ def _objects(path: Path, text: str, lines: Sequence[str]) -> list[Mapping[str, o
                 raise FormatError(f"{path}: line {number} is not JSON ({error}); write one object a line") from error
     if isinstance(value, dict):
         if value and all(isinstance(each, str) for each in value.values()):
-            return [{"name": name, "text": each} for name, each in value.items()]
+            return [{"key": name, "value": each} for name, each in value.items()]  # headings that say nothing
         if value and all(isinstance(each, dict) for each in value.values()):
             return [{"name": name, **each} for name, each in value.items()]
         lists = [each for each in value.values() if isinstance(each, list)]

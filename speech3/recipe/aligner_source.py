@@ -115,11 +115,11 @@ def read_source(
             f"{source}: no recordings (wav, flac, mp3, ...) and no wav.scp are in it; pass a folder of recordings with"
             " transcripts of their names (.txt, .lab, .TextGrid, .eaf), a Kaldi data directory, or one recording"
         )
-    data, faults = read_folder(source, tier, WIDE_HZ, (), lang, apart=apart)
-    pairs, _ = find_pairs(source, apart)
-    places = {item.key: str(item.audio.relative_to(source).with_suffix("")) for item in pairs}
+    pairs = find_pairs(source, apart)
+    data, faults = read_folder(source, tier, WIDE_HZ, (), lang, pairs=pairs)
+    places = {item.key: str(item.audio.relative_to(source).with_suffix("")) for item in pairs[0]}
     targets = {}
-    for item in pairs:
+    for item in pairs[0]:
         try:
             about = audio.info(item.audio)
         except Speech3Error:
@@ -133,11 +133,10 @@ def _one(path: Path, text: str | None, tier: str | None, lang: str) -> Source:
         raise DataError(f"{path}: is not a recording (wav, flac, ogg, mp3, ...); pass one, or a directory")
     duration_s, key = audio.info(path).duration_s, "_".join(path.stem.split())
     if text is None:
-        data, faults = read_folder(path.parent, tier, WIDE_HZ, (), lang, only=path)
-        pairs, _ = find_pairs(path.parent)
-        transcript = next(item.transcript for item in pairs if item.audio == path)
+        pairs = find_pairs(path.parent, only=path)
+        data, faults = read_folder(path.parent, tier, WIDE_HZ, (), lang, pairs=pairs)
         (key,) = data.recordings
-        targets = {key: Target(path.stem, str(path), duration_s, transcript)}
+        targets = {key: Target(path.stem, str(path), duration_s, pairs[0][0].transcript)}
         return Source(data, targets, True, _rate(data), None, faults)
     cleaned, remarks = without_markup(text)
     for remark in remarks:

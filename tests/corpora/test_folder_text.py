@@ -25,19 +25,22 @@ def corpus(root: Path, words: str, utterances: int = 20, seconds: float = 0.2) -
     return root
 
 
-def test_the_text_is_changed_as_the_transcripts_are(tmp_path: Path) -> None:
+def test_the_text_is_changed_as_the_transcripts_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = corpus(tmp_path / "in", "Mama, leo!"), tmp_path / "out"
     (source / "lang").mkdir()
-    (source / "lang" / "text").write_text("<i>Mama</i>, leo!\n— Jana: k'ak'?\n...\n")
+    (source / "lang" / "text").write_text("<i>Mama</i>, leo!\n— Jana: k'ak'?\n...\n<b>mama</b> leo\n")
     (tmp_path / "graphemes.txt").write_text("k'\n")
     prepare(source, out, 1, lexicon="graphemes", graphemes=str(tmp_path / "graphemes.txt"))
+    assert "<i>" in (text := said(capsys)) and text.count("lang/text: HTML in text (2 times)") == 1
     lines = (out / "lm_text").read_text().splitlines()
     assert set(lines) == {"mama leo", "jana k'ak'"}
     words = [line.split()[0] for line in (out / "lexicon.txt").read_text().splitlines()]
     assert words == ["<unk>", "leo", "mama", "jana", "k'ak'"]
     write_arpa(estimate_lm([["mama", "leo"]], 1), source / "lang" / "x.arpa")
     prepare(source, tmp_path / "given", 1, lexicon="graphemes")
-    assert (tmp_path / "given" / "lm_text").read_text() == "mama leo\njana k'ak\n", "that of the given model alone"
+    assert (tmp_path / "given" / "lm_text").read_text() == "mama leo\njana k'ak\nmama leo\n", (
+        "that of the given model alone"
+    )
     prepare(out, tmp_path / "kaldi", 1, lexicon="graphemes")  # data directories
     assert not (out / "lang").exists()
     (out / "lang").mkdir()

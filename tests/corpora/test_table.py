@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from fieldwork import recording
 
-from speech3.corpora.folder import read_folder
+from speech3.corpora.anyspeech import prepare
+from speech3.corpora.folder import find_pairs, read_folder
+from speech3.data.datadir import read_datadir
 from speech3.errors import DataError
 from speech3.recipe.aligner_source import read_source
 
@@ -89,6 +91,136 @@ def test_folders_count_where_names_are_the_same(tmp_path: Path) -> None:
     assert fault.warning and "c/1.wav" in fault.problem
 
 
+FOLDERS = {
+    # A table names no recording of another folder, unless by its path from a folder around both.
+    "elsewhere": (
+        ["x/1", "y/2", "y/3"],
+        {"x/m.csv": "file,text\n1.wav,one\n2.wav,two\ny/3.wav,three\n"},
+        {"x/1": "one", "y/3": "three"},
+    ),
+    "one below each folder": (
+        ["x/1", "y/1"],
+        {"x/m.csv": "file,text\n1.wav,one\n", "y/m.csv": "file,text\n1.wav,two\n"},
+        {"x/1": "one", "y/1": "two"},
+    ),
+    "VoxForge": (
+        ["ann/wav/a1", "ann/wav/a2", "bo/wav/a1", "bo/wav/a3"],
+        {
+            "ann/etc/PROMPTS": "ann/mfc/a1 ONE DAY\nann/mfc/a2 TWO DAYS\nann/mfc/a3 THREE DAYS\n",
+            "bo/etc/PROMPTS": "bo/mfc/a1 AT SEA\nbo/mfc/a3 NO SEA\n",
+        },
+        {"ann/wav/a1": "one day", "ann/wav/a2": "two days", "bo/wav/a1": "at sea", "bo/wav/a3": "no sea"},
+    ),
+    "folders that some rows name rightly": (
+        ["a/1", "c/2"],
+        {"m.csv": "file,text\na/1.wav,one\nb/2.wav,two\n"},
+        {"a/1": "one"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOLDERS)
+def test_a_row_names_a_recording_near_its_table(tmp_path: Path, case: str) -> None:
+    names, tables, expected = FOLDERS[case]
+    for name in names:
+        recording(tmp_path / f"{name}.wav", 0.3)
+    for name, content in tables.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    items, faults = find_pairs(tmp_path)
+    found = {str(item.audio.relative_to(tmp_path).with_suffix("")): item.row for item in items}
+    assert {name: row.text.lower() for name, row in found.items() if row} == expected
+    without = [fault for fault in faults if fault.kind == "row without recording"]
+    assert len(without) == (case != "one below each folder")
+    assert len(items) + sum(fault.kind == "no transcript" for fault in faults) == len(names)
+
+
+LABELS = [
+    ("info.csv", "file,gender\nLJ001-01,male\nLJ001-02,female\n"),
+    ("labels.tsv", "filename\temotion\nLJ001-01\tangry\nLJ001-02\tsad\n"),
+    ("gender.json", '{"LJ001-01": "male", "LJ001-02": "female"}'),
+    ("utt2spk.txt", "LJ001-01 anna\nLJ001-02 bo\n"),
+    ("segments.txt", "LJ001-01 anna 0 1\nLJ001-02 bo 0 1\n"),
+    ("notes.txt", "LJ001-01 sounds noisy\nLJ001-02 was said twice\n"),
+    ("region.csv", "LJ001-01,North Sea\nLJ001-02,North Sea\n"),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), LABELS)
+def test_labels_are_no_words(root: Path, name: str, content: str) -> None:
+    (root / name).write_text(content)
+    with pytest.raises(DataError, match=name):
+        read_folder(root)
+    (root / "metadata.csv").write_text(HUGGING_FACE)
+    assert texts(root) == ["printing really", "doctor no"]
+
+
+def test_a_heading_of_words_is_preferred_to_a_guess(root: Path) -> None:
+    (root / "a.csv").write_text("LJ001-01,was rather noisy\nLJ001-02,has much echo\n")
+    (root / "metadata.csv").write_text(HUGGING_FACE)
+    assert texts(root) == ["printing really", "doctor no"]
+
+
+@pytest.mark.parametrize(
+    ("heading", "first", "second"),
+    [
+        ("file_name,raw_transcription,transcription", '"Printing, really.",printing really', "Dr. No,doctor no"),
+        ("file_name,text,words", "printing really,2", "doctor no,2"),
+        ("file_name,text,orthographic", "printing really,Prynting", "doctor no,Docteur"),
+    ],
+)
+def test_a_raw_form_or_a_count_is_no_second_text(root: Path, heading: str, first: str, second: str) -> None:
+    (root / "m.csv").write_text(f"{heading}\nLJ001-01.wav,{first}\nLJ001-02.wav,{second}\n")
+    assert texts(root) == ["printing really", "doctor no"]
+
+
+def test_words_of_scripts_without_spaces(root: Path) -> None:
+    (root / "filelist.txt").write_text("LJ001-01|7|今天天气\nLJ001-02|9|我们回家\n")
+    assert texts(root) == ["今天天气", "我们回家"]
+
+
+def test_tables_are_read_only_for_recordings_without_a_transcript(root: Path) -> None:
+    for name in ("LJ001-01", "LJ001-02"):
+        (root / "wavs" / f"{name}.txt").write_text("said")
+    (root / "broken.json").write_text("{")
+    (root / "m.csv").write_text("path,text\nLJ001-01,one\nLJ001-01,two\n")
+    assert [len(part) for part in find_pairs(root)] == [2, 0]
+    (root / "wavs" / "LJ001-02.txt").unlink()
+    assert [len(part) for part in find_pairs(root, only=root / "wavs" / "LJ001-01.wav")] == [1, 0]
+    _, faults = find_pairs(root)
+    assert [(fault.kind, Path(fault.where).name) for fault in faults] == [
+        ("unreadable table", "broken.json"),
+        ("no transcript", "LJ001-02.wav"),
+    ]
+
+
+def test_two_texts_are_one_fault_that_names_the_recording_and_both_tables(root: Path) -> None:
+    for folder in ("", "wavs/"):
+        (root / f"{folder}m.csv").write_text(f"path,text\nLJ001-01,one{len(folder)}\nLJ001-02,two\n")
+    items, (fault,) = find_pairs(root)
+    assert len(items) == 1 and fault.where == str(root / "wavs" / "LJ001-01.wav")
+    assert "m.csv" in fault.problem and "wavs/m.csv" in fault.problem
+
+
+def test_rows_of_blanks_are_passed_over(root: Path) -> None:
+    (root / "m.csv").write_text("path,text\nLJ001-01,one\n,\nLJ001-02,two\n")
+    assert find_pairs(root)[1] == []
+
+
+def test_a_table_beside_the_splits_names_their_recordings(tmp_path: Path) -> None:
+    rows = [f"{part}/{number}.wav,{part} word {number}" for part in ("train", "dev", "test") for number in range(2)]
+    for row in rows:
+        recording(tmp_path / "in" / row.split(",")[0], 0.3)
+    (tmp_path / "in" / "metadata.csv").write_text("\n".join(["file_name,text", *rows]))
+    prepare(tmp_path / "in", tmp_path / "out", 1, lexicon="graphemes")
+    for part in ("train", "dev", "test"):
+        said = {utterance.text for utterance in read_datadir(tmp_path / "out" / part).utterances.values()}
+        assert said == {f"{part} word 0", f"{part} word 1"}
+    (tmp_path / "in" / "metadata.csv").write_text("file_name,text\n0.wav,train word\n")  # of which part?
+    with pytest.raises(DataError, match=r"\.\./metadata\.csv"):
+        prepare(tmp_path / "in", tmp_path / "out", 1, lexicon="graphemes")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "named"),
     [
@@ -98,7 +230,13 @@ def test_folders_count_where_names_are_the_same(tmp_path: Path) -> None:
         ("m.jsonl", '{"path": "LJ001-01", "text": "one"}\n{"path": "LJ001-02"', "line 2"),
         ("m.csv", "path,offset,text\nLJ001-01,0.0,one\nLJ001-01,2.5,two\n", "offset"),
         ("m.csv", "path,text\nLJ001-01,one\nLJ001-01,two\n", "two different texts in m.csv"),
-        ("notes.csv", "day,weather\nMonday,rain\n", "no recording is named in notes.csv"),
+        ("notes.csv", "day,weather\nMonday,rain\n", "notes.csv"),
+        ("m.csv", 'path,text\nLJ001-01,"one\nLJ001-02,two\n', "line 2"),
+        ("m.csv", 'path,text\nLJ001-01,one\nLJ001-02,"' + "x " * 70_000 + '"\n', "line 3"),
+        ("m.csv", "LJ001-01,yes sir, I am here\nLJ001-02,no sir, I am not\n", "heading"),
+        ("m.csv", "LJ001-01,one two,three\nLJ001-02,four five\n", "heading"),
+        ("m.csv", "LJ001-01.wav|one two|Anna Smith\nLJ001-02.wav|four five|Bo Jones\n", "column 2 or column 3"),
+        ("m.csv", "path,satz\nLJ001-01,one two\nLJ001-02,three four\n", "column satz"),
         ("durations.csv", "path,duration\nLJ001-01,0.3\n", "durations.csv"),
     ],
 )
@@ -116,10 +254,10 @@ def test_clips_that_listeners_refused_are_not_used(root: Path) -> None:
 
 
 def test_a_row_without_words_and_notes_of_one_line(root: Path) -> None:
-    (root / "metadata.csv").write_text("LJ001-01|one\nLJ001-02|\n")
+    (root / "metadata.csv").write_text("LJ001-01|one two\nLJ001-02|\n")
     (root / "notes.txt").write_text("LJ001-02 was hoarse\n")
     data, faults = read_folder(root)
-    assert [utterance.text for utterance in data.utterances.values()] == ["one"]
+    assert [utterance.text for utterance in data.utterances.values()] == ["one two"]
     assert [(fault.kind, fault.subject) for fault in faults if not fault.warning] == [
         ("no recording", ""),
         ("empty", "LJ001-02.wav"),
