@@ -119,11 +119,10 @@ def rows_of(
             faults.append(Fault("unreadable table", str(path), "", problem, remedy))
             continue
         if absent and source in path.parents:
-            shown = f", such as {absent[0][:_EXAMPLE]}; add them, or remove the rows"
-            problem = f"names {len(absent):,} recordings that are not there{shown}"
+            problem = f"names {len(absent):,} recordings that are not there, such as {absent[0][:_EXAMPLE]}"
             if len(absent) == 1:
-                problem = f"names a recording that is not there, {absent[0][:_EXAMPLE]}; add it, or remove the row"
-            problem, _, remedy = problem.rpartition("; ")
+                problem = f"names a recording that is not there, {absent[0][:_EXAMPLE]}"
+            remedy = "add what is missing, or remove such rows"
             faults.append(Fault("row without recording", str(path), "", problem, remedy, warning=True))
         read += ((place, row) for place, row in rows if place in wanted)
     # Columns that a heading calls words are preferred to others.
