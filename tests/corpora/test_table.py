@@ -73,6 +73,9 @@ def test_align_reads_a_table_and_its_speakers(root: Path) -> None:
     source = read_source(root)
     assert {target.place for target in source.targets.values()} == {"wavs/LJ001-01", "wavs/LJ001-02"}
     assert {utterance.speaker for utterance in source.data.utterances.values()} == {"anna", "bo"}
+    (root / "train.tsv").rename(root / "wavs" / "train.tsv")
+    (one,) = read_source(root / "wavs" / "LJ001-02.wav").data.utterances.values()
+    assert (one.speaker, one.text) == ("bo", "doctor no")
 
 
 def test_a_transcript_beside_the_recording_is_preferred(root: Path) -> None:
