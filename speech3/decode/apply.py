@@ -3,7 +3,7 @@
 Axes: S samples, T frames, F feature bins, K rows of scores, P pdfs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -108,7 +108,7 @@ def features_for(
     Recordings at another sampling rate are resampled. Channels may be different speakers, so a recording with several
     is refused unless the model's own features.yaml mixes them. For features adapted to speakers, the GMMs beside the
     network recognise all utterances first, unless `transforms` has those of the speakers; ``out/sat`` then has the
-    features of the GMMs and the transforms.
+    transforms, and ``out/sat/feats`` the features of the GMMs if the network has others, too.
 
     Raises
     ------
@@ -116,11 +116,15 @@ def features_for(
         More than `most_bad` of the utterances are bad; given features do not match those that the model was trained on.
     """
     if (model := network_speakers(recognizer)) and data.recordings:
-        adapted, skipped = _adapted_features(model, data, jobs, out / SAT, most_bad, transforms)
-        if recognizer.features.kind == "given":
+        alone = recognizer.features.kind == "given"
+        place = out if alone else out / SAT
+        seen, skipped = features_for(model.recognizer, data, jobs, place, most_bad)
+        speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
+        adapted = _adapted(model, seen, speaker_of, silent_in(place / "feats"), jobs, transforms)
+        write_speakers(out / SAT, adapted.transforms, speaker_of)
+        if alone:
             return adapted, skipped
-        own = replace(recognizer, features=recognizer.features.model_copy(update={"adapted": 0}), sat=None)
-        feats, bad = features_for(own, data, jobs, out, most_bad)
+        feats, bad = features_for(recognizer.without_adapted, data, jobs, out, most_bad)
         return SideBySide([feats, adapted]), {**skipped, **bad}
     config = recognizer.features.model_copy(update={"resample": True})
     if data.recordings and config.kind != "given":
@@ -135,24 +139,24 @@ def features_for(
     return feats, report.skipped
 
 
-def _adapted_features(
-    model: SpeakerModel, data: DataDir, jobs: int, out: Path, most_bad: float, given: Path | None
-) -> tuple[Projected, dict[str, str]]:
-    """The features of all utterances, adapted to the speakers by the words of all passes of the GMMs but the last."""
-    feats, skipped = features_for(model.recognizer, data, jobs, out, most_bad)
-    speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
+def _adapted(
+    model: SpeakerModel,
+    feats: Mapping[str, np.ndarray],
+    speaker_of: Mapping[str, str],
+    silent: Set[str],
+    jobs: int,
+    given: Path | None,
+) -> Projected:
+    """Features adapted to the speakers, with given transforms or by the words of all passes but the last."""
     if given:
-        projected = with_transforms(model, feats, speaker_of, given)[1].projected
-        write_speakers(out, projected.transforms, speaker_of)
-        return projected, skipped
-    transforms: Mapping[str, np.ndarray] = {}
+        return with_transforms(model, feats, speaker_of, given)[1].projected
     say(f"adapting to speakers, with {model.recognizer.directory}")
-    for each in passes_before_last(model, feats, speaker_of, jobs=jobs, silent=silent_in(out / "feats")):
+    transforms: Mapping[str, np.ndarray] = {}
+    for each in passes_before_last(model, feats, speaker_of, jobs=jobs, silent=silent):
         if each.number == 1:
             say_speakers(speaker_of, each.estimated)
         transforms = each.estimated.transforms
-    write_speakers(out, transforms, speaker_of)
-    return Projected(feats, speaker_of, model.projection, transforms), skipped
+    return Projected(feats, speaker_of, model.projection, transforms)
 
 
 def _warn_of_first(recognizer: TrainedModel, data: DataDir) -> None:
@@ -238,7 +242,7 @@ def transcribe(
     wanted = Wanted(times, lattices)
     model = speaker_model(recognizer) or network_speakers(recognizer)
     if model and one_speaker:
-        recognizer, model = _adapted(model, (part for path in files for part in _parts_of(recognizer, path))), None
+        recognizer, model = _of_speaker(model, (part for path in files for part in _parts_of(recognizer, path))), None
     for path in files:
         name = str(path)
         _refuse_given(recognizer, name)
@@ -249,7 +253,7 @@ def transcribe(
         _say_clipped(name, next(audio.read_blocks(path, _BLOCK_S), np.zeros(0, np.float32)))
         if about.channels > 1 and (why := audio.channel_mix(path).why):
             say(f"{name}: has {about.channels} channels: {why}")
-        using = _adapted(model, _parts_of(recognizer, path)) if model else recognizer
+        using = _of_speaker(model, _parts_of(recognizer, path)) if model else recognizer
         if about.duration_s <= LONG_S:
             found = _recognised(using, name, *_whole(recognizer, path), wanted)
         else:
@@ -282,7 +286,7 @@ def _parts_of(recognizer: TrainedModel, path: Path) -> Iterator[tuple[np.ndarray
     yield from ((cut.wave_S, rate_hz) for cut in parts)
 
 
-def _adapted(
+def _of_speaker(
     model: SpeakerModel,
     parts: Iterable[tuple[np.ndarray, int]],
     speaker: str = "speaker",
@@ -347,7 +351,7 @@ def transcribe_samples(
         parts = [Cut(0.0, wave_S)]
     if model := speaker_model(recognizer) or network_speakers(recognizer):
         heard = ((cut.wave_S, rate_hz) for cut in parts)
-        using = _adapted(model, heard, speaker or "speaker", known if speaker else None)
+        using = _of_speaker(model, heard, speaker or "speaker", known if speaker else None)
     if len(parts) == 1 and parts[0].wave_S is wave_S:
         found = _recognised(using, name, wave_S, rate_hz, wanted)
     else:
@@ -468,8 +472,7 @@ def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_h
         adapted_TD = unadapted_TD if recognizer.transform is None else applied(recognizer.transform, unadapted_TD)
         if recognizer.features.kind == "given":
             return adapted_TD
-        own = replace(recognizer, features=recognizer.features.model_copy(update={"adapted": 0}), sat=None)
-        return np.concatenate([_features_of(own, name, wave_S, rate_hz), adapted_TD], 1)
+        return np.concatenate([_features_of(recognizer.without_adapted, name, wave_S, rate_hz), adapted_TD], 1)
     config = recognizer.features
     samples_S = torch.from_numpy(wave_S)
     feats_1TF, frames_1 = static_features(samples_S[None], torch.tensor([len(wave_S)]), config, rate_hz)

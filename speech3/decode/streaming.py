@@ -178,7 +178,7 @@ class Stream:
         known: KnownSpeakers | None = None,
     ) -> None:
         features, self.rate_hz = recognizer.features, checked_rate(rate_hz)
-        if features.kind == "given":
+        if not features.from_audio:
             raise MismatchError(
                 f"{recognizer.directory}: this model takes its features from a file (feats.scp) and not from audio, so"
                 " it cannot process a stream; use a model whose features are computed from audio"

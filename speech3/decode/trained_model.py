@@ -195,6 +195,11 @@ class TrainedModel:
         fits = isinstance(self.scorer, ProjectedGmm) and self.scorer.transform is None
         return load_adapted(self.directory) if fits and (self.directory / ADAPTED).is_dir() else None
 
+    @property
+    def without_adapted(self) -> Self:
+        """For the features that the network reads beside those adapted to speakers."""
+        return replace(self, features=self.features.model_copy(update={"adapted": 0}), sat=None)
+
     @cached_property
     def settings(self) -> DecodeSettings:
         return load_settings(self.directory, self.scorer.path if isinstance(self.scorer, OnnxNetwork) else None)

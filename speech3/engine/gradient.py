@@ -46,7 +46,9 @@ def use_threads(count: int) -> None:
     """Have PyTorch use `count` threads, and zeros for denormal numbers (float32 below 1e-38).
 
     A CPU needs some hundred cycles for a denormal. The averaged gradients of units that have become inactive decay to
-    them, and the products of LF-MMI's optimizer, Muon, spread them: updates took three times as long in pass 18.
+    them, and the products of LF-MMI's optimizer, Muon, spread them: updates took three times as long in pass 18. This
+    holds for the calling thread and for threads that start after it, so with `count` above 1 some may go on with
+    denormals.
     """
     torch.set_num_threads(count)
     torch.set_flush_denormal(True)

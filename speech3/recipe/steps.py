@@ -379,12 +379,11 @@ def _contents(inputs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _note_times(plan: Plan, out: Path) -> None:
-    """Record the times of the inputs of a step that is done, and their content where an earlier release has not."""
+    """Record the times of the inputs of a step that is done, if they are others."""
     done = read_json(_marker(out, plan.step))
     other = [path for path, stamp in plan.inputs.items() if done["inputs"].get(path) != stamp]
     if other:
         say(f"{', '.join(other)}: other times, the same content as before; what was made from it is kept")
-    if other or done.get("contents", {}).keys() != plan.inputs.keys():
         write_json(_marker(out, plan.step), {**done, "inputs": plan.inputs, "contents": _contents(plan.inputs)})
 
 

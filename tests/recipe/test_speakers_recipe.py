@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
 from speech3.frames.packed import open_packed
 from speech3.hmm.kaldi.transforms import read_spk2utt, read_transforms
@@ -121,6 +122,13 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     given = ("--transforms", tmp_path / "sat_lfmmi" / "sat")
     again = speech3("decode", mine / "lfmmi", test, tmp_path / "both", "--with", mine / "sat_lfmmi", *given)
     assert again.returncode == 0 and "adapting to speakers" not in again.stderr, again.stderr
+    (tmp_path / "silent").mkdir()
+    soundfile.write(tmp_path / "silent" / "quiet.wav", np.zeros(16000), 16000)
+    decoded = speech3("decode", mine / "sat_dnn", tmp_path / "silent", tmp_path / "none")
+    assert decoded.returncode == 0, decoded.stderr
+    assert (tmp_path / "none" / "hyp.txt").read_text().split() == ["quiet"]
+    heard = speech3("transcribe", mine / "sat_dnn", tmp_path / "silent" / "quiet.wav")
+    assert heard.returncode == 0 and not heard.stdout.strip(), heard.stderr
     stream = speech3("transcribe", "--stream", mine / "sat_lfmmi", waves[0])
     assert stream.returncode == 1 and "cannot process a stream" in stream.stderr
     exported = speech3("export", mine / "sat_dnn", tmp_path / "net.onnx")

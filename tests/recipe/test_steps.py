@@ -153,29 +153,25 @@ def test_a_killed_step_continues_after_its_corpus_was_copied_again(kitchen: Kitc
     assert kitchen.dish("cook/soup") == "continued"
 
 
-def test_a_record_without_contents_is_valid_and_gets_them(done: Kitchen) -> None:
+def test_a_record_without_contents_is_valid(done: Kitchen) -> None:
     path = done.out / ".done" / "chop.json"
     record = json.loads(path.read_text())
     older = {key: value for key, value in record.items() if key != "contents"}
     path.write_text(json.dumps(older))
     assert done.run() == []
-    assert json.loads(path.read_text()) == record
-    path.write_text(json.dumps(older))
     _touch(done.market / "leek")  # nothing says that the content is the same
     assert done.run() == ["chop", "cook/soup", "eat"]
 
 
 @pytest.mark.parametrize("place", [0, 100_000, (1 << 20) - 1])
-def test_large_recordings_are_compared_in_blocks_and_text_whole(tmp_path: Path, place: int) -> None:
-    recording, text = tmp_path / "a.wav", tmp_path / "text"
-    for path, fill in ((recording, b"\0"), (text, b"a")):
-        path.write_bytes(fill * (1 << 20))
-        before = content_of(path, "before")
-        with path.open("r+b") as file:
-            file.seek(place)
-            file.write(b"b")
-        seen = path == text or place != 100_000
-        assert (content_of(path, "after") != before) is seen
+def test_content_is_compared_whole(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"\0" * (1 << 20))
+    before = content_of(path, "before")
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(b"b")
+    assert content_of(path, "after") != before
 
 
 def test_an_input_below_a_link_counts(kitchen: Kitchen) -> None:
