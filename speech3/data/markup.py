@@ -21,7 +21,7 @@ _ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
 _ROLES = (
     "(?:speaker|spkr?|interview(?:er|ee)|moderator|participant|respondent|informant|sprecher(?:in)?|locut(?:eur|rice))"
 )
-_NUMBER = "[ _-]?(?:[0-9]{1,3}|[a-z]|one|two|three|four)?"
+_NUMBER = "(?:[ _-]?[0-9]{1,3}|[ _-](?:[a-z]|one|two|three|four))?"
 _NAME = r"[^\W\d_][\w .'-]{0,24}?"
 _LABEL = re.compile(rf"^[ \t]*(>>|-)?[ \t]*(?:\[({_NAME})\]|({_NAME}))[ \t]*:(?=\s)", re.MULTILINE)
 _SPEAKER = re.compile(_ROLES + _NUMBER, re.IGNORECASE)

@@ -47,7 +47,12 @@ def test_markup_is_no_word(text: str, words: str, kinds: Sequence[str]) -> None:
     [
         *[("NASA: we have liftoff", ["speaker or word"]), ("OK: let us go", ["speaker or word"])],
         *[("COVID-19: what we know", ["speaker or word"]), ("U2: the band", ["speaker or word"])],
-        *[("I: think so", ["speaker or word"]), ("Я: люблю", ["speaker or word"]), (">> the thing: it is", [])],
+        *[
+            ("I: think so", ["speaker or word"]),
+            ("Я: люблю", ["speaker or word"]),
+            ("participants: two", []),
+            (">> the thing: it is", []),
+        ],
         *[("the (noise) level", ["word or noise"]), ("the sound of (music)", ["word or noise"])],
         *[("the *noise* outside", ["word or noise"]), ("I heard a *click*", ["word or noise"])],
         *[("he (laughs) at it", ["word or noise"]), ("wind-(noise)-level", ["word or noise"])],
