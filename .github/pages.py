@@ -15,7 +15,13 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", ".github/*.md", "conf/*.md", "recipes/**/*.md", "speech3/*/README.md", "tests/benchmarks/*.md")
-PLACED = ("recipes/README.md", "recipes/ALIGNMENT.md", "recipes/any/", "recipes/digits/", "recipes/shuzi/")  # named in mkdocs.yml
+PLACED = (
+    "recipes/README.md",
+    "recipes/ALIGNMENT.md",
+    "recipes/any/",
+    "recipes/digits/",
+    "recipes/shuzi/",
+)  # named in mkdocs.yml
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 DEFINITION = re.compile(r"^\[([\w-]+)\]: (\S+)\n", re.MULTILINE)
 PICTURES = ".github/pictures/"

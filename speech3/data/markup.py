@@ -1,35 +1,45 @@
-"""What people write into transcripts besides words: tags, names of speakers, noises in parentheses, pictures.
+"""What people write into transcripts besides words: tags, names of speakers, noises in parentheses, emoji.
 
 Read as words, ``<b>hello</b>`` would be a noise, a word and a noise, and ``SPEAKER1: hello (laughter)`` three words.
-What is certain is removed, or becomes a noise in square brackets; what is not stays. Both are remarked.
+What is certain is removed, or becomes a noise in square brackets; what may be said stays. Both are reported.
 """
 
 import html
 import re
-import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from speech3.data.datadir import SYMBOLS
 
-_TAG = re.compile(r"<(/?)([A-Za-z][\w.:-]*)((?:\s[^<>]*)?)/?>")
+_TAG = re.compile(r"<(/?)([A-Za-z][\w.:-]*)((?:\s[^<>]*?)?)(/?)>")
 _STAMP = re.compile(r"<\d+:[\d:.,]+>")  # of WebVTT
 _BREAKS = {"br", "p", "div", "li", "hr", "tr", "td"}  # between words
-_ALONE = {*_BREAKS, "font", "span", "html", "body", "img", "a"}  # tags even without a closing one
+_CLEAR = {"font", "span", "html", "body", "img", "div"}  # tags of HTML even without a closing one
+_SHORT = {*_BREAKS, "a"} - _CLEAR  # tags only beside other ones: some corpora write pauses and breath so
 _STYLES = {"b", "i", "u", "em", "strong", "c", "v"}
 _ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#x[0-9A-Fa-f]{1,5});")
-_ROLES = "speaker|spkr?|interview(?:er|ee)|moderator|participant|respondent|informant|sprecher(?:in)?|locut(?:eur|rice)"
-_LABEL = re.compile(r"^[ \t]*(?:>>|-)?[ \t]*\[?([^\W\d_][\w .'-]{0,24}?)\]?[ \t]*:(?=\s)", re.MULTILINE)
-_SPEAKER = re.compile(rf"(?i:{_ROLES})[ _-]?\w{{0,3}}|[A-Z]\d{{0,2}}|[A-Z][A-Z_-]*[ _-]?\d{{1,3}}")
+_ROLES = (
+    "(?:speaker|spkr?|interview(?:er|ee)|moderator|participant|respondent|informant|sprecher(?:in)?|locut(?:eur|rice))"
+)
+_NUMBER = "(?:[ _-]?[0-9]{1,3}|[ _-](?:[a-z]|one|two|three|four))?"
+_NAME = r"[^\W\d_][\w .'-]{0,24}?"
+_LABEL = re.compile(rf"^[ \t]*(>>|-)?[ \t]*(?:\[({_NAME})\]|({_NAME}))[ \t]*:(?=\s)", re.MULTILINE)
+_SPEAKER = re.compile(_ROLES + _NUMBER, re.IGNORECASE)
 _MOST_LABEL_WORDS = 3
 _APART = re.compile(r"\(\((?P<guess>[^()]*)\)\)|\((?P<round>[^()]*)\)|\*(?P<star>[^*\n]+)\*")
-_NOISES = re.compile(
-    r"(?i)(?:(?:soft|loud|light|heavy|deep|background|chuckles|speaks?|clears?|foreign|in)\W+)*(?:laugh(?:s|ter|ing|ed)?"
-    r"|chuckles?|giggles?|cough(?:s|ing)?|breath(?:s|es|ing)?|inhales?|exhales?|sighs?|sniffs?|sneezes?|yawns?|sobs?"
-    r"|cries|crying|throat|noise|music|applause|clapping|pause|long pause|silence|beep|click|crosstalk|overlap"
-    r"|inaudible|unintelligible|indistinct|unclear|language|rires?|toux|inaudible|musique|lach(?:t|en)|husten|musik"
-    r"|unverständlich|risas?|tos|música|risa(?:ta|te)|смех|кашель|музыка|шум)(?:\W+\d*)?"
+# What nobody hears; what somebody does, which is not part of a sentence; and sounds, which may be words of one.
+_EVENTS = re.compile(
+    r"(?i)(?:(?:soft|loud|light|heavy|deep|background|chuckles|speaks?|clears?|foreign|in)\W+)*"
+    r"(?:(?P<unheard>inaudible|unintelligible|indistinct|crosstalk|unverständlich)"
+    r"|(?P<action>laugh(?:s|ter)|chuckles|giggles|coughs|inhales|exhales|sighs|sniffs|sneezes|yawns|sobs|cries"
+    r"|(?<=clears )throat|rires?|toux|lacht|hustet|risas?|tos|risata|смех|кашель)"
+    r"|laugh(?:ing|ed)?|chuckle|giggle|cough(?:ing)?|breath(?:s|es|ing)?|inhale|exhale|sigh|sniff|sneeze|yawn|sob"
+    r"|crying|throat|noise|music|applause|clapping|pause|long pause|silence|beep|click|overlap|unclear|language|musique"
+    r"|lachen|husten|musik|música|музыка|шум)(?:\W+\d*)?"
 )
+_BORDERS = "\n.,;:!?…—–()[]<>।。、，！？؟،"  # of sentences and their parts
+_EMOJI = "\u2600-\u266c\u2670-\u2767\u2794-\u27bf\U0001f000-\U0001f0ff\U0001f1e6-\U0001faff"  # and notes; not ♭ ♮ ♯ ❶
+_EMOJI_WORD = re.compile(f"[{_EMOJI}][{_EMOJI}\u200d\ufe0e\ufe0f]*")
 
 
 class Remark(NamedTuple):
@@ -37,26 +47,28 @@ class Remark(NamedTuple):
 
     kind: str
     problem: str
-    fate: str
+    handling: str
 
 
 def without_markup(text: str, graphemes: Sequence[str] = ()) -> tuple[str, list[Remark]]:
     """A transcript without what is not said in it, and what was found.
 
-    Colons are letters, not marks of speakers, if one of the `graphemes` has a colon.
+    Characters of the `graphemes`, such as a colon or a star, are letters, not markup.
 
     >>> without_markup("<i>Yes</i> (laughs)")[0]
     'Yes [laughs]'
     """
     remarks: list[Remark] = []
-    text = _without_tags(text, remarks)
-    if not any(":" in each for each in graphemes):
+    letters = set("".join(graphemes))
+    if letters.isdisjoint("<>&"):
+        text = _without_tags(text, remarks)
+    if letters.isdisjoint(":"):
         text = _without_speakers(text, remarks)
-    text = _with_noises(text, remarks)
-    pictures = [word for word in text.split() if _is_picture(word)]
-    if pictures:
-        remarks.append(Remark("picture in text", f"has {pictures[0]}, which nobody says", "it is left out"))
-        text = " ".join(word for word in text.split() if not _is_picture(word))
+    text = _with_noises(text, letters, remarks)
+    emoji = [word for word in text.split() if _EMOJI_WORD.fullmatch(word) and letters.isdisjoint(word)]
+    if emoji:
+        remarks.append(Remark("emoji or symbol", f"has {emoji[0]}, which nobody says", "it is left out"))
+        text = " ".join(word for word in text.split() if word not in emoji)
     return text, remarks
 
 
@@ -64,14 +76,21 @@ def _without_tags(text: str, remarks: list[Remark]) -> str:
     if _ENTITY.search(text) and (plain := html.unescape(text)) != text:
         remarks.append(Remark("HTML in text", f"has {_ENTITY.findall(text)[0]}", "it is read as in HTML"))
         text = plain.replace("\xa0", " ")
-    closed = {name.lower() for slash, name, _ in _TAG.findall(text) if slash}
+    tags = [(slash, name.lower(), more, end) for slash, name, more, end in _TAG.findall(text)]
+    closed = {name for slash, name, *_ in tags if slash}
+    is_html = any(
+        name in _CLEAR or ((slash or end or "=" in more) and name in _SHORT | _STYLES)
+        for slash, name, more, end in tags
+    )
     removed, single = list[str](), list[str]()
 
     def replaced(tag: re.Match[str]) -> str:
-        slash, name, more = tag.groups()
+        slash, name, more, _ = tag.groups()
         name = name.lower().partition(".")[0]
-        if f"<{name}>" in SYMBOLS or (name not in closed and name not in _ALONE and not (name in _STYLES and more)):
-            if name in _STYLES and not slash:
+        alone = name in _CLEAR or (name in _SHORT and is_html) or (name == "v" and more)
+        alone = alone or (name in _STYLES | _SHORT and "=" in more)
+        if f"<{name}>" in SYMBOLS or not (name in closed or alone):
+            if name in _STYLES | _SHORT and not slash:
                 single.append(tag[0])
             return tag[0]
         removed.append(tag[0])
@@ -91,8 +110,10 @@ def _without_speakers(text: str, remarks: list[Remark]) -> str:
     sure, unsure = list[str](), list[str]()
 
     def replaced(label: re.Match[str]) -> str:
-        name, rest = label[1], text[label.end() :].split("\n", 1)[0]
-        if _SPEAKER.fullmatch(name) or (name.isupper() and any(letter.islower() for letter in rest)):
+        mark, boxed, bare = label.groups()
+        name = boxed or bare
+        is_name = not any(word[0].islower() for word in name.split()) and not _EVENTS.fullmatch(name)
+        if _SPEAKER.fullmatch(name) or (is_name and (boxed or mark == ">>")):
             sure.append(name)
             return " "
         if name[:1].isupper() and len(name.split()) <= _MOST_LABEL_WORDS:
@@ -103,20 +124,23 @@ def _without_speakers(text: str, remarks: list[Remark]) -> str:
     if sure:
         remarks.append(Remark("speaker in text", f"has {sure[0]}: before its words", "names of speakers are left out"))
     if unsure:
-        fate = "it counts as said; remove it if it is the speaker"
-        remarks.append(Remark("speaker or word", f"begins with {unsure[0]}:", fate))
+        handling = "it counts as said; remove it if it is the speaker"
+        remarks.append(Remark("speaker or word", f"begins with {unsure[0]}:", handling))
     return changed
 
 
-def _with_noises(text: str, remarks: list[Remark]) -> str:
+def _with_noises(text: str, letters: set[str], remarks: list[Remark]) -> str:
     noises, words = list[str](), list[str]()
 
     def replaced(apart: re.Match[str]) -> str:
-        inner = (apart[apart.lastgroup or 0]).strip()
-        if _NOISES.fullmatch(inner) or (apart.lastgroup == "guess" and not inner):
+        group = apart.lastgroup or ""
+        inner, event = apart[group].strip(), _EVENTS.fullmatch(apart[group].strip())
+        if not letters.isdisjoint("*" if group == "star" else "()"):
+            return apart[0]
+        if (event and _is_apart(apart, event)) or (group == "guess" and not inner):
             noises.append(apart[0])
             return f" [{inner or 'unintelligible'}] "
-        if inner and apart.lastgroup != "star":
+        if event or (inner and group != "star"):  # other words in stars are emphasised
             words.append(apart[0])
         return apart[0]
 
@@ -124,12 +148,15 @@ def _with_noises(text: str, remarks: list[Remark]) -> str:
     if noises:
         remarks.append(Remark("noise in text", f"has {noises[0]}", "it is a noise, not a word"))
     if words:
-        fate = "these words count as said; if they are noises, put them in square brackets"
-        remarks.append(Remark("words in parentheses", f"has {words[0]}", fate))
+        handling = "these words count as said; if they are noises, put them in square brackets"
+        remarks.append(Remark("word or noise", f"has {words[0]}", handling))
     return changed if not noises else " ".join(changed.split())
 
 
-def _is_picture(word: str) -> bool:
-    """Whether a word consists of notes, emoji and the like."""
-    kinds = {unicodedata.category(letter) for letter in word}
-    return "So" in kinds and kinds <= {"So", "Sk", "Mn", "Cf"}
+def _is_apart(found: re.Match[str], event: re.Match[str]) -> bool:
+    """Whether a known event is one here, not a word of its sentence: ``I went. (Music)``, not ``the (music) room``."""
+    before, after = found.string[: found.start()].rstrip(" \t"), found.string[found.end() :].lstrip(" \t")
+    begins, ends = not before or before[-1] in _BORDERS, not after or after[0] in _BORDERS
+    if found.lastgroup == "star":
+        return begins and ends
+    return bool(event["unheard"]) or (begins and ends) or (bool(event["action"]) and (begins or ends))

@@ -280,7 +280,9 @@ def _markup(scanned: ScannedData) -> Iterator[Fault]:
             found.setdefault(remark.kind, []).append((utterance.id, remark))
     for kind, remarks in found.items():
         (first, remark), others = remarks[0], len(remarks) - 1
-        problem = remark.problem + (f", as {others:,} other transcripts have such" if others else "")
+        problem = remark.problem + (
+            f"; {others:,} other transcript{'s have' if others > 1 else ' has'} some, too" if others else ""
+        )
         remedy = "in a data directory each word counts as it is written: change the text if nobody says it"
         yield Fault(kind, str(scanned.data.path / "text"), first, problem, remedy, warning=True)
 

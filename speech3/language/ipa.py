@@ -3,7 +3,8 @@
 A phone is described by the features of its first and of its last symbol: ``aɪ`` begins open and ends close, ``t͡ʃ``
 begins as a stop and ends as a fricative. The distance of two phones is the mean of the distances of their beginnings
 and ends; that of two symbols is the sum of ``weight * |difference|`` over the features. Marks other than length,
-nasality and the hook of ``ɚ`` do not count, nor do tones.
+nasality and the hook of ``ɚ`` do not count, nor do tones: letters, superscripts, or digits after vowels, as espeak-ng
+writes them. A phone with any other letter or digit is not in IPA, and is not described.
 
 Axes: F features.
 """
@@ -46,6 +47,7 @@ _VOWELS = {6: "iyɨʉɯu", 5: "ɪʏ...ʊ", 4: "eøɘɵɤo", 3: "..ə...", 2: "ɛ
 _OPEN_FRONT_BACK = 0.25  # in most languages, what is written `a` is nearer to the centre
 _WRITTEN = {"g": "ɡ", "ɫ": "l", "ᵻ": "ɨ", "ɚ": "ə˞", "ɝ": "ɜ˞", "ʧ": "tʃ", "ʤ": "dʒ", "ʦ": "ts", "ʣ": "dz", "ʨ": "tɕ"}
 _MARKS = {"ː": "long", "̃": "nasal", "˞": "rhotic"}
+_NOT_IPA = frozenset({"Lu", "Ll", "Lt", "Lo", "Nl", "Nd"})  # of symbols without features; Lm are small letters as marks
 # TIMIT's and CMUdict's phones; those that are missing are written as in IPA.
 _ARPABET_IS_IPA = (
     "aa:ɑː ae:æ ah:ʌ|ə ao:ɔː aw:aʊ ax:ə ax-h:ə axr:ɚ ay:aɪ eh:ɛ er:ɝː|ɚ ey:eɪ ih:ɪ ix:ɨ iy:iː ow:oʊ oy:ɔɪ uh:ʊ uw:uː"
@@ -81,7 +83,7 @@ class Nearest(NamedTuple):
 
 
 def _features(ipa: str) -> list[np.ndarray]:
-    """The features (F,) of each symbol that the chart has."""
+    """The features (F,) of each symbol; none at all if a letter or digit is not IPA, as in pinyin's ``ang1``."""
     found: list[np.ndarray] = []
     composed = unicodedata.normalize("NFC", ipa)  # ç is a symbol of its own
     written = "".join(each if each in _TABLE else unicodedata.normalize("NFD", each) for each in composed)
@@ -90,6 +92,8 @@ def _features(ipa: str) -> list[np.ndarray]:
             found.append(_TABLE[symbol].copy())
         elif symbol in _MARKS and found:
             found[-1][_FEATURES.index(_MARKS[symbol])] = 1
+        elif unicodedata.category(symbol) in _NOT_IPA and not (symbol.isdecimal() and found and found[-1][0]):
+            return []
     return found
 
 

@@ -140,7 +140,7 @@ def _one(path: Path, text: str | None, tier: str | None, lang: str) -> Source:
         return Source(data, targets, True, _rate(data), None, faults)
     cleaned, remarks = without_markup(text)
     for remark in remarks:
-        say(f"  --text {remark.problem}; {remark.fate}")
+        say(f"  --text {remark.problem}; {remark.handling}")
     words = plain_words(cleaned, (), lang)
     if not words:
         raise SettingError(f"--text {text!r}: has no words; write what is said in {path.name}")

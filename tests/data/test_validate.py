@@ -310,3 +310,12 @@ def test_of_many_faults_twenty_are_printed_with_their_number(make, program):
     assert lines[-2] == f"... and {len(faults) - 20} more faults; --all prints all {len(faults)}"
     everything = program("validate", directory, "--all").stdout.splitlines()
     assert everything[:-1] == [str(fault) for fault in faults]
+
+
+def test_markup_in_a_data_directory_is_said_once_for_each_kind(make):
+    directory = make()
+    (directory / "text").write_text("u1 <b>one</b>\nu2 <i>two</i> (laughs)\nu3 NASA: three\n")
+    warnings = {each.kind: each for each in validate(directory).warnings}
+    assert warnings.keys() == {"HTML in text", "noise in text", "speaker or word"}
+    assert "<b>" in warnings["HTML in text"].problem and "1 other" in warnings["HTML in text"].problem
+    assert "other" not in warnings["noise in text"].problem

@@ -35,6 +35,7 @@ def test_all_figures_of_a_network(benchmark):
         assert figure["between_epochs_s"] > 0 and figure["run_epoch_frames"] == 8 * 64
 
 
+@pytest.mark.slow
 def test_those_that_are_named(benchmark):
     (figure,) = map(json.loads, benchmark.figures(_tiny(benchmark), ["bare2_over_bare1"], rounds=1, suffix="_tiny"))
     assert figure["name"] == "bare2_over_bare1_tiny" and figure["rival"] == "one loop"

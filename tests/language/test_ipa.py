@@ -49,3 +49,11 @@ def test_timit_and_ipa_agree() -> None:
 
 def test_what_the_chart_lacks_is_left_out() -> None:
     assert nearest_phones(["5", "ж", "a"], CMU).keys() == {"a"}
+    pinyin = ["ang1", "iang4", "v4", "b"]
+    assert nearest_phones(pinyin, CMU).keys() == {"b"}
+
+
+def test_tones_and_marks_do_not_count() -> None:
+    written = ["a˥", "a³⁵", "ɑu2", "tʰ", "kʷ", "ⁿd"]  # ɑu2: espeak-ng's tone
+    plain = ["a", "a", "ɑu", "t", "k", "d"]
+    assert list(nearest_phones(written, CMU).values()) == [nearest_phones([each], CMU)[each] for each in plain]

@@ -29,6 +29,9 @@ def written(tmp_path: Path, template: str, between: str = " ") -> Path:
         ("{}: {}", " ", ": after"),
         ("{} = {}", " ", "= after"),
         ("{}, {}", ", ", ", between"),
+        ("{} 0.5 /{}/", " ", "/ /"),
+        ("{}\t{}", "\t", ""),
+        ("{} {}", "\t", ""),
     ],
 )
 def test_notations_that_are_read(
@@ -49,6 +52,7 @@ def test_notations_that_are_read(
         ("zero /ˈzɪəɹəʊ/\none /wʌn/\ntwo /tuː/\n", "lexicon.txt:1: zero: ˈzɪəɹəʊ"),
         ("zero z iy\nread r eh d, r iy d\ntwo t uw\n", "lexicon.txt:2: read: d,"),
         ("zero\tz iy\nice cream\tay s k\ntwo\tt uw\n", "lexicon.txt:2: ice cream"),
+        ("zero\t0.5\tz iy\nice cream\t0.5\tay s k\ntwo\t0.5\tt uw\n", "lexicon.txt:2: ice cream"),
         ("zero,z iy\none,w ah n\ntwo,t uw\n", "lexicon.txt"),
     ],
 )
@@ -70,6 +74,8 @@ def test_phones_that_cannot_be_told_apart_are_refused(tmp_path: Path, text: str,
         'a. a\nzero z" \'i o%\none w A_" n\n',
         "zero\t0.5\tz iy\none\t1.0\tw ah n\n",
         "nǃa /\nǁa ǁ a\nǀo ǀ o\n",
+        "mat m a t;\nnos n o s\nden d; e n;\nkot k o t\n",  # Kirshenbaum's palatals
+        "første første\nnæste næste\nstør w_stør\nen en\n",
     ],
 )
 def test_what_is_no_notation_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
@@ -78,3 +84,11 @@ def test_what_is_no_notation_stays(tmp_path: Path, capsys: pytest.CaptureFixture
     lexicon = read_lexicon(path)
     assert len(lexicon.pronunciations) == text.count("\n")
     assert not capsys.readouterr().err
+
+
+def test_a_phone_in_brackets_that_is_the_word_stays(tmp_path: Path) -> None:
+    path = tmp_path / "lexicon.txt"
+    path.write_text("hello [h e l o]\nbye [b ai]\nyou [j u]\nthe [dh e]\ncat [k a t]\n[breath] [breath]\n")
+    lexicon = read_lexicon(path)
+    assert lexicon.by_word["[breath]"][0].phones == ("[breath]",)
+    assert lexicon.by_word["cat"][0].phones == ("k", "a", "t")
