@@ -163,6 +163,16 @@ ELAN = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
+TABLES = {
+    "metadata.csv": 'file_name,speaker,transcription\ns0.wav,ann,"one, two"\ns1.wav,ann,three <b>four</b>\n'
+    "s2.wav,bob,Bob: five\n",
+    "lj.csv": "s0|1 two|one two\ns1|3 four|three four\ns2|five|five\n",
+    "manifest.jsonl": '{"audio_filepath": "s0.wav", "text": "one two"}\n'
+    '{"audio_filepath": "s1.wav", "text": "three"}\n',
+    "train.tsv": "path\tsentence\ns0.wav\tone two (laughs)\ns1.wav\t*sighs* three\ns2.wav\tfour [00:01] five\n",
+}
+
+
 def audio_seeds(root: Path) -> dict[str, Path]:
     """The same sound in each format that libsndfile writes."""
     found = {}
@@ -208,6 +218,7 @@ def text_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
     )
     texts: dict[str, tuple[str, Reader]] = {
         "lexiconp.txt": ("<eps> 1.0 SIL\na 1.0 AH0 T\nb 0.5 B IY1\nb 0.5 B EH1 T\n", read_lexicon),
+        "slashes.txt": ("a /AH T/\nb /B IY/\nbet\t[B EH T]\n", read_dictionary),
         "cmudict.dict": ("a AH T\nb B IY\nb(2) B EH T\n", read_dictionary),
         "lm.arpa": (arpa, read_arpa),
         "text.txt": ("a b a\nb a\na\n" * 5, consumed(lambda path: read_lines([path]))),
@@ -347,6 +358,13 @@ def all_seeds(root: Path, experiment: Path) -> dict[str, tuple[Path, Path, Reade
         (folder / f"s{number}.txt").write_text("one two three\n")
     for file in ("s0.txt", "s1.wav"):
         seeds[f"folder/{file}"] = (folder / file, folder, read_folder)
+    for table, text in TABLES.items():
+        beside = root / f"beside {table}"
+        beside.mkdir()
+        for number in range(3):
+            soundfile.write(beside / f"s{number}.wav", speech(), 8000)
+        (beside / table).write_text(text)
+        seeds[f"beside/{table}"] = (beside / table, beside, read_folder)
     return seeds
 
 
