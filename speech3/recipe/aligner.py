@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from speech3.config import FeatureConfig, RecipeConfig, load_config, load_preset, shipped
 from speech3.corpora import read_speech
-from speech3.data import DataDir, is_datadir, lengths_s, plain_words
+from speech3.data import DataDir, is_datadir, plain_words
 from speech3.decode import (
     Recognizer,
     Result,
@@ -337,10 +337,13 @@ def english() -> Recognizer:
     return load_recognizer(shipped("data") / "english_aligner")
 
 
-def english_for(data: DataDir, lang: str | None) -> Recognizer | None:
-    """The English aligner if it suits recordings for which the user has given neither a model nor a lexicon."""
+def english_for(data: DataDir, speech_s: float, lang: str | None) -> Recognizer | None:
+    """The English aligner if it suits recordings for which the user has given neither a model nor a lexicon.
+
+    `speech_s`: seconds of the recordings that can be read.
+    """
     if lang:
-        if lang not in _CODES or sum(lengths_s(data).values()) > LITTLE_TO_TRAIN_ON_S:
+        if lang not in _CODES or speech_s > LITTLE_TO_TRAIN_ON_S:
             return None
         return english()
     known = {word.casefold() for word in english().hmm.lexicon.by_word}

@@ -159,7 +159,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
     _check_files(source.targets, out, request.formats)
     lexicon = None if request.graphemes else request.lexicon or source.lexicon
     if recognizer is None and not (request.train or request.graphemes or lexicon):
-        recognizer = english_for(source.data, lang)
+        recognizer = english_for(source.data, source.speech_s, lang)
         if recognizer:
             request = replace(request, lang=None)
             say("the English aligner in speech3 is used (CMU's phones); --train: trains on these recordings")

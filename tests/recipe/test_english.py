@@ -32,11 +32,13 @@ def test_it_is_small_and_knows_cmus_phones() -> None:
         ("maitre corbeau sur un arbre perche tenait en son bec un fromage", None, False),
         ("she had your dark suit", "de", False),
         ("", None, False),
+        ("she had your dark suit", "en-us", True),
     ],
 )
 def test_it_is_used_for_english(text: str, lang: str | None, used: bool) -> None:
     data = DataDir(Path(), {"a": "a.wav"}, {"a": Utterance("a", "a", "a", text)})
-    assert (english_for(data, lang) is not None) == used
+    assert (english_for(data, 600.0, lang) is not None) == used
+    assert not (lang and english_for(data, 601.0, lang)), "with more than ten minutes an aligner is trained"
 
 
 @pytest.mark.skipif(not TIMIT.exists(), reason="../shared/corpora/timit_sample is not here")
