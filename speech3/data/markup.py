@@ -125,7 +125,7 @@ def _without_speakers(text: str, remarks: list[Remark]) -> str:
         remarks.append(Remark("speaker in text", f"has {sure[0]}: before its words", "names of speakers are left out"))
     if unsure:
         handling = "it counts as said; remove it if it is the speaker"
-        remarks.append(Remark("speaker or word", f"begins with {unsure[0]}:", handling))
+        remarks.append(Remark("speaker or word", f"begins with {unsure[0]} before a colon", handling))
     return changed
 
 
