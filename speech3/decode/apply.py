@@ -22,9 +22,8 @@ from speech3.decode.speaker_passes import (
     KnownSpeakers,
     SpeakerModel,
     adapt,
+    last_transforms,
     network_speakers,
-    passes_before_last,
-    say_speakers,
     speaker_model,
     with_transforms,
     write_speakers,
@@ -151,11 +150,7 @@ def _adapted(
     if given:
         return with_transforms(model, feats, speaker_of, given)[1].projected
     say(f"adapting to speakers, with {model.recognizer.directory}")
-    transforms: Mapping[str, np.ndarray] = {}
-    for each in passes_before_last(model, feats, speaker_of, jobs=jobs, silent=silent):
-        if each.number == 1:
-            say_speakers(speaker_of, each.estimated)
-        transforms = each.estimated.transforms
+    transforms = last_transforms(model, feats, speaker_of, jobs, silent)
     return Projected(feats, speaker_of, model.projection, transforms)
 
 

@@ -315,6 +315,24 @@ def passes_before_last(
         yield Pass(number, found, estimated, stats)
 
 
+def last_transforms(
+    model: SpeakerModel,
+    feats: Mapping[str, np.ndarray],
+    speaker_of: Mapping[str, str],
+    jobs: int = 1,
+    silent: Set[str] = frozenset(),
+    keep: Callable[[Pass], None] = lambda each: None,
+) -> Mapping[str, np.ndarray]:
+    """Run all passes but the last, each of which `keep` gets; return the transforms for the last pass."""
+    transforms: Mapping[str, np.ndarray] = {}
+    for each in passes_before_last(model, feats, speaker_of, jobs=jobs, silent=silent):
+        keep(each)
+        if each.number == 1:
+            say_speakers(speaker_of, each.estimated)
+        transforms = each.estimated.transforms
+    return transforms
+
+
 def before_last_pass(
     model: SpeakerModel,
     feats: Mapping[str, np.ndarray],
@@ -330,14 +348,13 @@ def before_last_pass(
     place
         The directory for what a pass found: ``hyp.txt``, and the transforms from it (`write_speakers`).
     """
-    transforms: Mapping[str, np.ndarray] = {}
-    for each in passes_before_last(model, feats, speaker_of, jobs=jobs, silent=silent):
+
+    def keep(each: Pass) -> None:
         assert each.found is not None
         write_hypotheses(place(each.number) / "hyp.txt", each.found)
-        if each.number == 1:
-            say_speakers(speaker_of, each.estimated)
-        transforms = each.estimated.transforms
-        write_speakers(place(each.number), transforms, speaker_of)
+        write_speakers(place(each.number), each.estimated.transforms, speaker_of)
+
+    transforms = last_transforms(model, feats, speaker_of, jobs, silent, keep)
     if not transforms:
         return model.recognizer, feats
     return model.adapted_to(feats, speaker_of, transforms, model.recognizer.graph)

@@ -58,7 +58,7 @@ def share_graphs(model: Path, hmm: Path) -> None:
 
 
 def include_model(network: Path, model: Path) -> None:
-    """Give `network` the model directory `model`, whose outcome it reads, as a directory of the same name."""
+    """Give `network` the model directory `model`, whose output it reads, as a directory of the same name."""
     own = network / model.name
     shutil.rmtree(own, ignore_errors=True)
     # Without what is only training's: alignments, the transforms of its speakers.

@@ -20,6 +20,15 @@ from speech3.runtime import read_metrics
 from speech3.runtime.files import read_json
 
 DIGITS = shipped("recipes") / "digits" / "recipe.yaml"
+# What LF-MMI adds to a recipe, in order.
+STEPS = (
+    "features/fbank40_utt",
+    "hmm/lfmmi",
+    "graph/lfmmi_hmm",
+    "train/lfmmi.frames",
+    "train/lfmmi",
+    "decode/lfmmi",
+)
 
 
 def test_keys_of_the_group_change_its_presets():
@@ -44,12 +53,7 @@ def test_its_steps_come_after_what_they_need(tmp_path: Path):
     for step in planned_steps(with_it):
         assert all(names.index(needed) < names.index(step.name) for needed in step.needs)
     new = {
-        "features/fbank40_utt",
-        "hmm/lfmmi",
-        "graph/lfmmi_hmm",
-        "train/lfmmi.frames",
-        "train/lfmmi",
-        "decode/lfmmi",
+        *STEPS,
         "adapted/sat_lfmmi.frames",
         "adapted/sat_lfmmi",
         "adapted/sat_lfmmi.decode",
@@ -226,16 +230,7 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
     process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL)
     assert process.returncode == 0, process.stderr
     ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
-    assert ran == [
-        "features/fbank40_utt",
-        "hmm/lfmmi",
-        "graph/lfmmi_hmm",
-        "train/lfmmi.frames",
-        "train/lfmmi",
-        "decode/lfmmi",
-        "score",
-        "report",
-    ]
+    assert ran == [*STEPS, "score", "report"]
     assert re.search(r"^digits lfmmi WER \d+\.\d\d \[", process.stdout, re.M)
     assert re.search(r"^  4 passes over \d minutes of speech \(lfmmi\.passes\)$", process.stderr, re.M)
     epochs = [record for record in read_metrics(mine / "lfmmi" / "metrics.jsonl") if record["event"] == "epoch"]
