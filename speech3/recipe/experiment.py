@@ -457,7 +457,7 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
             "hmm.sat": recipe.hmm.lda and recipe.hmm.sat and recipe.hmm.flat_start != LFMMI,
         }
         if missing := [need for need, met in needs.items() if not met]:
-            raise SettingError(f"lfmmi.adapted=true: needs {', '.join(missing)}; change that, or remove it")
+            raise SettingError(f"lfmmi.adapted=true: needs {', '.join(missing)}; change these, or remove lfmmi.adapted")
     if recipe.augment and experiment.presets[recipe.features].kind == "given":
         raise SettingError(
             f"features={recipe.features}: augmentation changes audio, but given features are not computed from audio;"
