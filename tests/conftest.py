@@ -28,9 +28,10 @@ PROGRAM = Path(sys.executable).with_name("speech3")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 _HANDLED = (signal.SIGINT, signal.SIGTERM)
-# One utterance per speaker, and just enough passes to show that something is learnt.
+# One utterance per speaker, and just enough passes to show that something is learnt. In one process: to start others
+# takes longer than all that they would do.
 TINY = (
-    "corpus_options.train=66", "corpus_options.dev=12", "corpus_options.test=22",
+    "jobs=1", "corpus_options.train=66", "corpus_options.dev=12", "corpus_options.test=22",
     "hmm.mono.phone_iterations=3", "hmm.mono.iterations=4", "hmm.mono.gaussians=60",
     "hmm.aligner.phone_iterations=3", "hmm.aligner.iterations=3", "hmm.aligner.gaussians=60",
     "hmm.tri.iterations=4", "hmm.tri.leaves=80", "hmm.tri.gaussians=100", "training.max_epochs=2", "model.width=64",

@@ -10,10 +10,16 @@ speech3_environment "$root" espeak,dev
 cd "$root"
 ruff format --check .
 ruff check .
-mypy
+# Types are checked beside the tests, which do not always keep all cores busy.
+mypy &
+types=$!
+trap 'kill "$types" 2>/dev/null || true' EXIT
 # Two processes, as CI has two cores; for a few tests, starting them takes longer than it saves.
 case ${1:-} in
   "") set -- -n 2 -m "not slow" ;;
   --all) set -- -n 2 ;;
 esac
-exec python -m pytest "$@"
+failed=0
+python -m pytest "$@" || failed=$?
+wait "$types" || failed=$?
+exit "$failed"

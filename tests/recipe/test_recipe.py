@@ -161,7 +161,7 @@ def gone(group: int) -> bool:
 def test_a_killed_run_resumes(
     finished: Finished, mine: Path, started: Start, speech3: Run, tiny: Sequence[str], step: str, line: str
 ) -> None:
-    options = ("recipe", "digits", "--out", mine, *tiny, "training.max_epochs=60", "training.schedule=constant")
+    options = ("recipe", "digits", "--out", mine, *tiny, "jobs=2", "training.max_epochs=60", "training.schedule=constant")
     stage = step.partition("/")[0]
     process = started(*options, "--from", stage, "--to", stage)
     stop(process, line, signal.SIGKILL, after_s=0.3)
@@ -187,7 +187,7 @@ def test_a_killed_run_resumes(
 def test_ctrl_c(mine: Path, started: Start, speech3: Run, tiny: Sequence[str], stage: str) -> None:
     """All processes get the signal, as from a terminal; only one prints a message."""
     changes = {"data": ["corpus_options.train=200"], "train": ["training.max_epochs=500", "training.schedule=constant"]}
-    options = ("recipe", "digits", "--out", mine, *tiny, *changes.get(stage, []))
+    options = ("recipe", "digits", "--out", mine, *tiny, "jobs=2", *changes.get(stage, []))
     begun = {"train": "epoch 1:"}.get(stage, "running")
     process = started(*options, *(() if stage in ("data", "train") else ("--from", stage, "--to", stage)))
     said = stop(process, begun, signal.SIGINT)
