@@ -18,6 +18,7 @@ import torch
 from filelock import FileLock
 
 from speech3 import cli
+from speech3.runtime import ONE_THREAD
 
 pytest_plugins = ("small_data", "small_language")  # fixtures that tests of several packages use
 
@@ -46,6 +47,14 @@ _ONE_RAY = (
     "test_cluster_connection.py",
     "test_lfmmi_training.py",
 )
+
+
+def pytest_configure() -> None:
+    """Let each of several processes use one thread, as those of speech3 do: threads that wait keep cores busy."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
+        for name in ONE_THREAD:
+            os.environ.setdefault(name, "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

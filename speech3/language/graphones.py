@@ -235,6 +235,9 @@ def _best_paths(starts_W, cells_W, from_A, to_A, code_A, log_A):  # type: ignore
             cell = from_A[arc_C[cell]]
         if cell:
             size = begin
-        code_T[begin:size] = code_T[begin:size][::-1].copy()
+        # Into the order of the word, one by one: numba takes three seconds to compile the assignment of a slice.
+        for place in range((size - begin) // 2):
+            low, high = begin + place, size - 1 - place
+            code_T[low], code_T[high] = code_T[high], code_T[low]
         ends_W[word] = size
     return code_T[:size].copy(), ends_W

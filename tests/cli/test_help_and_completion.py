@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from speech3 import cli
 from speech3.cli import _verb
 from speech3.config import presets, shipped
 from speech3.errors import Speech3Error
+from speech3.language import train_lm
 from speech3.recipe.experiment import open_experiment
 from speech3.recipe.plan import planned_steps
+from speech3.runtime import reporting, say
 
+Run = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
 LM = ("lm train", "lm prune", "lm interpolate", "lm perplexity")
 G2P = ("g2p train", "g2p apply")
@@ -55,24 +59,23 @@ def test_version(program) -> None:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("place", ["before the verb", "after the verb", "not at all"])
-def test_quiet_leaves_results_and_errors(tmp_path: Path, place: str) -> None:
+def test_quiet_leaves_results_and_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speech3: Run, place: str
+) -> None:
     (tmp_path / "text.txt").write_text("a b\na c\n")
-    program = "import sys, speech3.cli as cli; from speech3.runtime import say; from speech3.language import train_lm; "
-    program += "kept = train_lm.train; train_lm.train = lambda *a: (say('a note'), kept(*a))[1]; cli.main()"
+    kept = train_lm.train
+    monkeypatch.setattr(train_lm, "train", lambda *arguments: (say("a note"), kept(*arguments))[1])
+    monkeypatch.setenv("SPEECH3_QUIET", "")  # the option sets both
+    monkeypatch.setattr(reporting.console, "quiet", False)
     arguments = ["lm", "train", "text.txt", "--out", "lm.arpa"]
-
-    def run() -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", program, *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-
     arguments = {"before the verb": ["--quiet", *arguments], "after the verb": [*arguments, "-q"]}.get(place, arguments)
-    done = run()
+    done = speech3(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "lm.arpa: " in done.stdout
     assert done.stderr == ("a note\n" if place == "not at all" else "")
     if place == "after the verb":
         arguments[arguments.index("text.txt")] = "missing.txt"
-        done = run()
+        done = speech3(*arguments, cwd=tmp_path)
         assert done.returncode == 1 and "missing.txt" in done.stderr
 
 

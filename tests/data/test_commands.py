@@ -1,8 +1,5 @@
 """Commands in wav.scp: said, refused on demand, and without standard input."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -57,17 +54,12 @@ def test_a_refused_command_is_not_run(make, tmp_path, refusing, segments):
 
 
 @pytest.mark.parametrize("verb", ["validate", "fix", "stats", "extract"])
-def test_verbs_refuse(make, tmp_path, verb):
+def test_verbs_refuse(make, tmp_path, monkeypatch, speech3, verb):
+    monkeypatch.setenv(paths.VARIABLE, "")  # the option sets it
     directory = make(wav_scp=f"u1 touch {tmp_path}/ran; cat wav/u1.wav |\nu2 wav/u2.wav\nu3 wav/u3.wav\n")
     more = [tmp_path / "o"] if verb in ("fix", "extract") else []
     more += ["--features", "mfcc13_d2"] if verb == "extract" else []
-    done = subprocess.run(
-        [Path(sys.executable).with_name("speech3"), verb, directory, *more, "--no-commands"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200"},
-        check=False,
-    )
+    done = speech3(verb, directory, *more, "--no-commands")
     assert done.returncode == (verb != "fix"), done.stderr
     assert "commands are refused" in " ".join((done.stdout + done.stderr).split())
     assert "Traceback" not in done.stderr and not (tmp_path / "ran").exists()

@@ -161,13 +161,14 @@ def gone(group: int) -> bool:
 def test_a_killed_run_resumes(
     finished: Finished, mine: Path, started: Start, speech3: Run, tiny: Sequence[str], step: str, line: str
 ) -> None:
-    options = ("recipe", "digits", "--out", mine, *tiny, "jobs=2", "training.max_epochs=60", "training.schedule=constant")
+    long = ("training.max_epochs=60", "training.schedule=constant")
+    options = ("recipe", "digits", "--out", mine, *tiny, "jobs=2", *long)
     stage = step.partition("/")[0]
     process = started(*options, "--from", stage, "--to", stage)
     stop(process, line, signal.SIGKILL, after_s=0.3)
     assert process.returncode == -signal.SIGKILL
     assert gone(process.pid)
-    planned = plan(speech3, mine, *tiny, *options[-2:])
+    planned = plan(speech3, mine, *tiny, *long)
     assert planned["data/corpus"] == "done"
     assert planned[step] == "would run (not done yet)"
     again = speech3(*options, "--to", stage)

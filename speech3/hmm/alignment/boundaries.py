@@ -194,8 +194,11 @@ def _medians(loglikes, column, stay, leave, exits, bonus, first, last):  # type:
                 if exits[k] and ahead <= target < after:
                     value = _add(value, leave[s] + bonus[t + 1] + loglikes[t + 1, column[target]] + beta[target])
                 new[s] = value
-            beta[begin:after] = -np.inf
-            beta[begin:end] = new[begin:end]
+            # Loops, for numba takes three seconds to compile the assignment of a slice.
+            for s in range(begin, after):
+                beta[s] = -np.inf
+            for s in range(begin, end):
+                beta[s] = new[s]
         sum_ = 0.0
         highest = last[t + 1] if t < frames - 1 else phones - 1
         for p in range(highest, first[t], -1):
