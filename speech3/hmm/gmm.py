@@ -204,7 +204,7 @@ def posteriors(rows, bias, begin, end, x, post):  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True, fastmath=True)
 def _accumulate(rows, bias, offset, seen, feats, frame, pdf, weight, count, first, second):  # type: ignore[no-untyped-def] # pragma: no cover
     dim, total = feats.shape[1], 0.0
-    post = np.empty(np.max(offset[1:] - offset[:-1]))
+    post = np.empty(len(bias))  # enough for any; numba takes a second to compile a maximum
     for n in range(len(frame)):
         t, begin, end = frame[n], offset[pdf[n]], offset[pdf[n] + 1]
         total += weight[n] * posteriors(rows, bias, begin, end, seen[t], post)

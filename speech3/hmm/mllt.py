@@ -41,7 +41,7 @@ def expected_precisions(
 @numba.njit(cache=True, nogil=True, fastmath=True)
 def _expect(rows, bias, offset, feats, pdf, precision, scaled, inverse, mean):  # type: ignore[no-untyped-def] # pragma: no cover
     """Add to `inverse` and `mean` of each frame the posteriors' means of `precision` and of `scaled`."""
-    dim, post = feats.shape[1], np.empty(np.max(offset[1:] - offset[:-1]))
+    dim, post = feats.shape[1], np.empty(len(bias))
     for t in range(len(feats)):
         begin, end = offset[pdf[t]], offset[pdf[t] + 1]
         posteriors(rows, bias, begin, end, feats[t], post)

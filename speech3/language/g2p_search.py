@@ -40,10 +40,11 @@ def search(trie, start, end_word, choices, key_I3, beam, width):  # type: ignore
     """
     letters, size = len(key_I3) - 1, 1
     info_H5, score_H, phones_H = np.empty((256, 5), np.int64), np.empty(256, np.float64), np.empty(256, np.uint64)
-    info_H5[0], score_H[0], phones_H[0] = (start, -1, -1, 0, -1), 0.0, _ONE
+    score_H[0], phones_H[0] = 0.0, _ONE
+    _put(info_H5, 0, start, -1, -1, 0, -1)
     head_I, best_I = np.full(letters + 1, -1), np.full(letters + 1, -np.inf)
     head_I[0], best_I[0] = 0, 0.0
-    known = {(np.int64(0), np.int64(0), _ONE): np.int64(0)}  # by place and round, state, and hash of the phones
+    known = {_ONE: np.int64(0)}  # by a hash of place, round, state and phones
     for place in range(letters + 1):
         # Graphones without letters lead to the same place, in the next round.
         for turn in range(_WITHOUT_LETTERS + 1):
@@ -62,7 +63,7 @@ def search(trie, start, end_word, choices, key_I3, beam, width):  # type: ignore
                             continue
                         best_I[to] = max(best_I[to], score)
                         hashed = _hashed(phones_H[hypothesis], choices.phones_G2[graphone])
-                        same = (np.int64(to * (_WITHOUT_LETTERS + 1) + to_round), np.int64(state), hashed)
+                        same = _mixed(_mixed(hashed, to * (_WITHOUT_LETTERS + 1) + to_round), state)
                         if same in known:
                             score_H[known[same]] = _log_sum(score_H[known[same]], score)
                             continue
@@ -70,7 +71,7 @@ def search(trie, start, end_word, choices, key_I3, beam, width):  # type: ignore
                             info_H5 = np.concatenate((info_H5, np.empty_like(info_H5)))
                             score_H = np.concatenate((score_H, np.empty_like(score_H)))
                             phones_H = np.concatenate((phones_H, np.empty_like(phones_H)))
-                        info_H5[size] = (state, hypothesis, graphone, to_round, head_I[to])
+                        _put(info_H5, size, state, hypothesis, graphone, to_round, head_I[to])
                         score_H[size], phones_H[size] = score, hashed
                         known[same] = np.int64(size)
                         head_I[to] = size
@@ -111,9 +112,21 @@ def _kept(info_H5, score_H, head, turn, least, width):  # type: ignore[no-untype
 def _hashed(hashed, phones_2):  # type: ignore[no-untyped-def] # pragma: no cover
     for phone in phones_2:
         if phone >= 0:
-            hashed = (hashed ^ np.uint64(phone + 1)) * _MIX
-            hashed ^= hashed >> _SHIFT
+            hashed = _mixed(hashed, phone)
     return hashed
+
+
+@jit
+def _mixed(hashed, number):  # type: ignore[no-untyped-def] # pragma: no cover
+    hashed = (hashed ^ np.uint64(number + 1)) * _MIX
+    return hashed ^ (hashed >> _SHIFT)
+
+
+@jit
+def _put(info_H5, row, state, back, graphone, turn, following):  # type: ignore[no-untyped-def] # pragma: no cover
+    # One by one, and a hash above for tuples as keys: numba takes seconds to compile the assignment of a row.
+    info_H5[row, _STATE], info_H5[row, _BACK], info_H5[row, _GRAPHONE] = state, back, graphone
+    info_H5[row, _ROUND], info_H5[row, _NEXT] = turn, following
 
 
 @jit

@@ -150,7 +150,9 @@ def _add(a, b):  # type: ignore[no-untyped-def] # pragma: no cover
 def _medians(loglikes, column, stay, leave, exits, bonus, first, last):  # type: ignore[no-untyped-def] # pragma: no cover
     frames, states = len(loglikes), len(exits)
     phones = len(column) // states
-    width = states * np.max(last - first + 1)
+    width = 0
+    for t in range(frames):
+        width = max(width, states * (last[t] - first[t] + 1))
     # Forward: alpha[t, s - begin] of the states of the phones in the band; begin is the first state of the first phone.
     alpha = np.full((frames, width), -np.inf)
     alpha[0, 0] = loglikes[0, column[0]]
