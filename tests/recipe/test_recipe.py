@@ -184,7 +184,10 @@ def test_a_killed_run_resumes(
             assert (mine / model).read_bytes() == (finished[0] / model).read_bytes()
 
 
-@pytest.mark.parametrize("stage", ["data", "features", "hmm", "train", "decode"])
+@pytest.mark.parametrize(
+    "stage",
+    ["data", "hmm", "train", *(pytest.param(stage, marks=pytest.mark.slow) for stage in ("features", "decode"))],
+)
 def test_ctrl_c(mine: Path, started: Start, speech3: Run, tiny: Sequence[str], stage: str) -> None:
     """All processes get the signal, as from a terminal; only one prints a message."""
     changes = {"data": ["corpus_options.train=200"], "train": ["training.max_epochs=500", "training.schedule=constant"]}
