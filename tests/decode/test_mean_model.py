@@ -108,7 +108,7 @@ def test_what_needs_one_network_names_them(members: list[Path], mean: Path, tmp_
     with pytest.raises(Speech3Error, match=r"both.*adapted to speakers"):
         export(mean, tmp_path / "x.onnx")
     alike = Path(shutil.copytree(members[0], tmp_path / "alike"))
-    save_mean(alike / "model.safetensors", [members[0]] + [Path(shutil.copytree(members[0], tmp_path / "three"))])
+    save_mean(alike / "model.safetensors", [members[0], Path(shutil.copytree(members[0], tmp_path / "three"))])
     with pytest.raises(Speech3Error, match=r"alike.*mean.*use one"):
         speech3.Recognizer.load(alike).stream(RATE_HZ)
     with pytest.raises(Speech3Error, match=r"alike.*mean.*export one"):
