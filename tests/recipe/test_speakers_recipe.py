@@ -59,7 +59,8 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
                    "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi", "decode/lda", "decode/sat", "decode/lfmmi",
                    "adapted/features", "adapted/align", "adapted/sat_dnn.frames", "adapted/sat_dnn",
                    "adapted/sat_dnn.decode", "adapted/sat_lfmmi.frames", "adapted/sat_lfmmi",
-                   "adapted/sat_lfmmi.decode", "adapted/lfmmi_mean", "adapted/lfmmi_mean.decode", "score", "report"]  # fmt: skip
+                   "adapted/sat_lfmmi.decode", "adapted/lfmmi_mean", "adapted/lfmmi_mean.decode", "score",
+                   "report"]  # fmt: skip
     rates = dict(re.findall(r"^digits (\w+) WER (\d+\.\d\d) \[", process.stdout, re.M))
     assert list(rates) == [
         "mono",
