@@ -53,7 +53,6 @@ else:
 
 __all__ = [
     "BF16_WORTH_IT",
-    "MEAN",
     "AcousticModel",
     "BatchNorm",
     "GroupLasso",
