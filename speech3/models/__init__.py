@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from speech3.models.onnx import to_onnx
     from speech3.models.onnx_runtime import OnnxNetwork
     from speech3.models.registry import (
-        MEAN,
         build,
         load_network,
         load_networks,
