@@ -38,14 +38,7 @@ if TYPE_CHECKING:
     from speech3.models.online import OnlineNetwork
     from speech3.models.onnx import to_onnx
     from speech3.models.onnx_runtime import OnnxNetwork
-    from speech3.models.registry import (
-        build,
-        load_network,
-        load_networks,
-        network_tensors,
-        refuse_mean,
-        save_mean,
-    )
+    from speech3.models.registry import build, load_network, load_networks, network_tensors, refuse_mean, save_mean
     from speech3.models.split import SplitCrossEntropy, check_split, split_model
 else:
     __getattr__ = door(__file__)
