@@ -68,7 +68,7 @@ from speech3.features import silent_in
 from speech3.hmm import ADAPTED, DataWaves, Segment, align_utterances, read_ctm, suspicions, usable_transcripts
 from speech3.io import ArkReader, load_tensors
 from speech3.recipe import speakers
-from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, SAT, SAT_DNN, Experiment, train_step
+from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, ON_SAT, SAT, SAT_DNN, Experiment, train_step
 from speech3.recipe.language import error_rate, spoken
 from speech3.recipe.stages import aligning_recognizer
 from speech3.recipe.steps import seconds_of
@@ -237,7 +237,7 @@ def decode_system(e: Experiment, system: str) -> None:
     """
     if system in e.trained:
         share_graphs(e.model(system), e.model(e.hmm_of(system)))  # a network stays when the language model changes
-    if system in e.adapted:
+    if system in ON_SAT:
         include_model(e.model(system), e.model(SAT))
     recognizer: TrainedModel = load_recognizer(e.model(system))
     dev, test = (e.feats(system, split) for split in ("dev", "test"))
