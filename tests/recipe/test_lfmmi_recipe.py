@@ -231,14 +231,14 @@ SMALL = (
 def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_used_without_the_recipe(
     speech3, tiny, mine: Path, tmp_path: Path
 ):
-    process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL)
+    process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL, "jobs=2")
     assert process.returncode == 0, process.stderr
     ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
     assert ran == [*STEPS, "score", "report"]
     assert re.search(r"^digits lfmmi WER \d+\.\d\d \[", process.stdout, re.M)
     assert re.search(r"^  4 passes over \d minutes of speech \(lfmmi\.passes\)$", process.stderr, re.M)
     epochs = [record for record in read_metrics(mine / "lfmmi" / "metrics.jsonl") if record["event"] == "epoch"]
-    assert len(epochs) == 4
+    assert len(epochs) == 4 and all((epoch["world"], epoch["workers"]) == ("shared", 2) for epoch in epochs)
     assert epochs[-1]["heldout_per"] < 0.85
     assert read_json(mine / "lfmmi" / "decode.json")["acoustic_scale"] in DecodeConfig().lfmmi_acoustic_scales
     assert ">lfmmi</td>" in (mine / "report.html").read_text()
@@ -261,7 +261,7 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
     texts = [speech3("transcribe", model, *sounds).stdout for model in (mine / "lfmmi", tmp_path / "x.onnx")]
     assert texts[0] == texts[1] != ""
 
-    # Another language model: new graphs for the same networks.
+    # Another language model: new graphs for the same networks, also where there is one core now.
     process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL, "lm.order=1")
     ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
     assert process.returncode == 0 and "decode/lfmmi" in ran and not any(name.startswith("train/") for name in ran)
