@@ -226,7 +226,7 @@ class NegativesConfig(_RecordingsConfig):
         description="folder of recordings of other speech, or Kaldi data directory; none: the corpus's own speech in"
         " shuffled pieces",
     )
-    share: float = Field(0.5, gt=0, le=10, description="number of negatives for each utterance of train")
+    share: float = Field(0.5, gt=0, le=10, description="length of the negatives by that of the training speech")
 
 
 class PretrainedConfig(_RecordingsConfig):

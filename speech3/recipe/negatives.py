@@ -11,8 +11,18 @@ OUT/data/dev_neg            negatives of other speakers, on which costs of fille
 from dataclasses import replace
 from pathlib import Path
 
-from speech3.corpora import read_speech
-from speech3.data import DataDir, audio, read_datadir, separate_speakers, utterance_sounds, write_negatives
+from speech3.corpora import is_folder, read_speech
+from speech3.data import (
+    NEGATIVE_S,
+    DataDir,
+    audio,
+    is_datadir,
+    lengths_s,
+    read_datadir,
+    separate_speakers,
+    utterance_sounds,
+    write_negatives,
+)
 from speech3.errors import DataError, MissingError, listed
 from speech3.language import is_word, read_lexicon
 from speech3.recipe.experiment import NEGATIVES, Experiment
@@ -36,7 +46,7 @@ def make_data(e: Experiment) -> None:
     first = next(iter(data.utterances.values()))
     rate_hz = e.recipe.sample_rate or audio.info(data.recording(first), directory=data.path).sample_rate_hz
     train, held_out = separate_speakers(utterance_sounds(others))
-    count, seed = max(1, round(given.share * len(data.utterances))), e.recipe.seed
+    count, seed = max(1, round(given.share * sum(lengths_s(data).values()) / NEGATIVE_S)), e.recipe.seed
     write_negatives(data, e.data(e.train), count, train, rate_hz, seed, alone=False)
     most = min(len(dev.utterances), _MOST_HELD_OUT)
     write_negatives(dev, e.data(NEGATIVES), most, held_out, rate_hz, seed + 1, alone=True)
@@ -45,13 +55,11 @@ def make_data(e: Experiment) -> None:
 
 def _without_domain(source: Path, e: Experiment) -> DataDir:
     """The recordings of other speech, without those whose transcript has a word of the lexicon."""
-    if not source.is_dir():
-        raise MissingError(f"{source}: no such directory; pass a folder of recordings, or a data directory")
+    if not (is_datadir(source) or is_folder(source)):
+        raise MissingError(f"{source}: no directory with recordings; pass a folder of recordings, or a data directory")
     data, faults = read_speech(source, transcribed=False)
     for fault in faults:
         say(f"  left out: {fault}")
-    if not data.utterances:
-        raise MissingError(f"{source}: no recordings; pass a folder that has some as negatives")
     domain = {word.casefold() for word in read_lexicon(e.lexicon).by_word if is_word(word)}
     said = {key: domain & set((each.text or "").casefold().split()) for key, each in data.utterances.items()}
     kept = {key: each for key, each in data.utterances.items() if not said[key]}

@@ -24,6 +24,7 @@ NOISE, OTHER_SPEECH = "<noise>", "<unk>"
 # Drawn in turn, so that the shares are the same in every corpus.
 _KINDS = ("other", "noise", "shuffled", "other", "tones", "babble", "other", "silence")
 _LENGTHS_S = (1.0, 6.0)
+NEGATIVE_S = 3.5  # mean length
 _WORD_S = 0.4  # of speech, for each word in the transcript
 _PIECES_S = (0.06, 0.2)  # of shuffled speech: about a phone, shorter than most words
 _FADE_S = 0.005  # at the ends of these pieces
