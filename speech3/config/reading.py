@@ -137,7 +137,9 @@ def load_config(cls: type[C], path: Path | str, overrides: list[str] | None = No
     values = read_yaml(path)
     replacements = [key for key in _REPLACEMENTS if key in cls.model_fields]
     for key in replacements:
-        values.setdefault(key, cls.model_fields[key].get_default(call_default_factory=True).model_dump())
+        values.setdefault(
+            key, cls.model_fields[key].get_default(call_default_factory=True).model_dump(exclude_unset=True)
+        )
     split = [(override, *_split(override)) for override in overrides or []]
     changes = [(override, keys, _value(cls, keys, text, override)) for override, keys, text in split]
     changes.sort(key=lambda change: len(change[1]))  # model=NAME before model.width=64, wherever it stands
@@ -231,7 +233,7 @@ def _replacement(values: dict[str, Any]) -> str | None:
 
 def _expand(key: str, name: str) -> dict[str, Any]:
     cls, kind = _PRESETS[key]
-    return load_preset(cls, kind, name).model_dump()
+    return load_preset(cls, kind, name).model_dump(exclude_unset=True)
 
 
 def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> None:

@@ -177,7 +177,7 @@ class DiscriminativeConfig(Config):
 class TrainingConfig(Config):
     world: Literal["sgd", "ddp", "simulated", "shared", "cluster", "sandblaster"] = "sgd"
     workers: int = Field(
-        1, ge=0, description="0, in a recipe: chosen according to the amount of speech, at most `jobs`"
+        1, ge=0, description="0, or neither this nor world, in a recipe: chosen according to the amount of speech"
     )
     model_partitions: int = Field(
         1,

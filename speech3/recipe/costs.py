@@ -14,7 +14,7 @@ from pathlib import Path
 
 import soundfile
 
-from speech3.config import FeatureConfig, ModelConfig
+from speech3.config import FeatureConfig, ModelConfig, TrainingConfig
 from speech3.corpora import AUDIO, commonvoice, librispeech
 from speech3.data import files_below, lengths_s, read_datadir, sphere_length_s
 from speech3.errors import Speech3Error
@@ -144,7 +144,7 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     if BMMI in e.trained:
         found[f"train/{BMMI}"] = Cost(_PASS[BMMI] * hours * recipe.hmm.bmmi.iterations, 0)
     # Networks: packed frames, and passes over them.
-    workers = most_workers(hours) if e.workers_chosen else e.training.workers
+    workers = _workers(e, "training", e.training, hours)
     width = _WIDTHS[e.training.dtype]
     for network in e.networks:
         preset = e.presets[recipe.features]
@@ -163,7 +163,7 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         found[f"{ADAPTED_STAGE}/align"] = Cost(_HMM["align"] * (hours + speech.dev), 0)
         # Utterances of training are packed with and without their speaker's transform.
         found[f"{ADAPTED_STAGE}/{SAT_DNN}.frames"] = Cost(size=(2 * hours + speech.dev) * _bytes(adapted, width))
-        found[train_step(SAT_DNN)] = Cost(rate * 2 * hours * e.training.max_epochs, e.training.workers)
+        found[train_step(SAT_DNN)] = Cost(rate * 2 * hours * e.training.max_epochs, workers)
     if recipe.lfmmi and (system := recipe.lfmmi):
         preset, passes = e.presets[system.features], system.training.max_epochs
         size = packed_hours * _bytes(preset, _WIDTHS[system.training.dtype])
@@ -172,11 +172,12 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
             passes = system.passes or lfmmi_passes(copies * hours, started=e.start(LFMMI) is not None)
         leaves = system.leaves or round(0.625 * triphone_leaves(hours))
         rate = _PASS[LFMMI] * _larger(LFMMI, system.model, preset, leaves)
-        found[f"train/{LFMMI}"] = Cost(rate * hours * copies * passes, system.training.workers)
+        workers = _workers(e, "lfmmi.training", system.training, hours)
+        found[f"train/{LFMMI}"] = Cost(rate * hours * copies * passes, workers)
         if SAT_LFMMI in e.adapted:  # twice the speech, half the passes; without augmented copies
             values = _bytes(preset, _WIDTHS[system.training.dtype]) + _bytes(adapted, _WIDTHS[system.training.dtype])
             found[f"{ADAPTED_STAGE}/{SAT_LFMMI}.frames"] = Cost(size=(2 * hours + speech.dev) * values)
-            found[train_step(SAT_LFMMI)] = Cost(rate * hours * passes, system.training.workers)
+            found[train_step(SAT_LFMMI)] = Cost(rate * hours * passes, workers)
     # Decoding, with tuning on dev.
     for system_name in e.systems:
         family = LFMMI if system_name in (SELF, SAT_LFMMI) else system_name
@@ -184,6 +185,11 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         tuned_h = min(speech.dev, recipe.decode.tuning_minutes / 60) * _SEARCHES_OF_DEV
         found[decode_step(system_name)] = Cost(_DECODING.get(family, 0.0) * 3600 * (tuned_h + speech.test), 0)
     return {name: cost for name, cost in found.items() if cost.seconds or cost.size}
+
+
+def _workers(e: Experiment, group: str, training: TrainingConfig, hours: float) -> int:
+    """Workers of a network on a machine with many cores."""
+    return most_workers(hours) if f"{group}.workers" in e.workers_chosen else training.workers
 
 
 def _larger(measured_as: str, model: ModelConfig, features: FeatureConfig, outputs: int) -> float:
@@ -221,8 +227,9 @@ def totals_table(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment)
     rows = [("stage", *(f"{count} {'core' if count == 1 else 'cores'}" for count in cores), "disk")]
     total_s, total_size = [0.0] * len(cores), 0.0
     for stage in dict.fromkeys(step.stage for step in running):
-        found = [(expected.get(step.name, Cost()), step.beside) for step in running if step.stage == stage]
-        times_s, size = [_stage_s(found, count) for count in cores], sum(cost.size for cost, _ in found)
+        found = [expected.get(step.name, Cost()) for step in running if step.stage == stage]
+        times_s = [sum(cost.wall_s(count) for cost in found) for count in cores]
+        size = sum(cost.size for cost in found)
         total_s, total_size = [a + b for a, b in zip(total_s, times_s, strict=True)], total_size + size
         rows.append(_row(stage, times_s, size))
     rows.append(_row("all", total_s, total_size))
@@ -230,12 +237,6 @@ def totals_table(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment)
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     place = next(path for path in (e.out, *e.out.parents) if path.exists())
     return "\n".join([*table, f"free on the disk: {_size(shutil.disk_usage(place).free)}", _BASIS, _NO_GPU])
-
-
-def _stage_s(found: Sequence[tuple[Cost, bool]], cores: int) -> float:
-    """Seconds of a stage; those of its steps that may run beside the others do so if there are several cores."""
-    beside, others = (sum(cost.wall_s(cores) for cost, flag in found if flag == wanted) for wanted in (True, False))
-    return max(beside, others) if cores > 1 else beside + others
 
 
 def _row(stage: str, times_s: Sequence[float], size: float) -> tuple[str, ...]:

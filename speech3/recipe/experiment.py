@@ -16,7 +16,6 @@ OUT/frames/tri/{train,heldout}.frames       packed frames, labelled by the syste
 OUT/decode/SYSTEM/{dev,test,test_own}       tuning.txt; hyp.txt, hyp.ctm; hyp.txt with our own language model
 OUT/decode/SYSTEM/{dev,test}_rescored       with lm.rescore: hyp.txt, rescore.json, lattices; dev and test then have
                                             the lattices before rescoring
-OUT/train.NETWORK.log                       what a network printed that was trained in the background
 OUT/score/SYSTEM                            tables; score.json; own_lm.json; rescored.json
 OUT/report.html
 """
@@ -58,7 +57,7 @@ from speech3.data import lengths_s, read_datadir
 from speech3.decode import DECODE_SETTINGS, SideBySide
 from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError
 from speech3.io import ArkReader
-from speech3.recipe.sizes import described, open_sizes, with_sizes
+from speech3.recipe.sizes import described, open_sizes, with_sizes, workers_keys
 from speech3.recipe.starts import LFMMI, Start, find_starts, with_architectures
 from speech3.recipe.steps import check_places, ended_ns, recorded_inputs, recorded_settings, settings_of, up_to_date
 from speech3.runtime import available_jobs, say
@@ -131,7 +130,7 @@ class Experiment:
     enough
         Whether there is enough speech to train networks.
     workers_chosen
-        Whether the number of workers follows the amount of speech and the machine.
+        Keys of the workers of networks that follow the amount of speech and the machine.
     """
 
     name: str
@@ -141,7 +140,7 @@ class Experiment:
     command: str
     starts: Mapping[str, Start] = field(default_factory=dict)
     enough: bool = True
-    workers_chosen: bool = False
+    workers_chosen: tuple[str, ...] = ()
 
     @property
     def compared_with_published_results(self) -> bool:
@@ -307,7 +306,7 @@ class Experiment:
         if not open_sizes(self.recipe):
             return self
         recipe = with_sizes(self.recipe, hours, min(self.jobs, available_jobs()))
-        return replace(self, recipe=recipe, workers_chosen=not self.recipe.training.workers)
+        return replace(self, recipe=recipe, workers_chosen=tuple(workers_keys(self.recipe)))
 
     def settled(self) -> "Experiment":
         """The experiment with all sizes, and without the systems for which there is too little speech.

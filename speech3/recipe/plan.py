@@ -316,30 +316,24 @@ def _not_computed(prefix: str) -> list[str]:
     return [f"{prefix}training.{key}" for key in NOT_COMPUTED]
 
 
+def _open_keys(e: Experiment) -> list[str]:
+    """Sizes that are not known yet, and workers that the machine determines: on another, nothing is trained again."""
+    return [*open_sizes(e.recipe), *e.workers_chosen]
+
+
 def _elastic(prefix: str) -> list[str]:
     """The keys of training that may change when a killed run is resumed."""
     return [*_not_computed(prefix), f"{prefix}training.workers"]
 
 
 def _senone_training(e: Experiment) -> dict[str, Any]:
-    """The settings of a network that learns senones, and which of them do not count or may change.
-
-    Workers that the machine determines do not count: on another machine nothing is trained again.
-    """
+    """The settings of a network that learns senones, and which of them do not count or may change."""
     training = e.training.model_dump()
-    if e.workers_chosen:
-        training |= {"workers": 0, "world": "sgd"}
     return {
         "config": {"model": e.recipe.model.model_dump(), "training": training, "seed": e.recipe.seed},
-        "open_keys": [*open_sizes(e.recipe), *_not_computed("")],
+        "open_keys": [*_open_keys(e), *_not_computed("")],
         "elastic": _elastic(""),
     }
-
-
-def _one_core_each(e: Experiment) -> bool:
-    """Whether the network that learns senones and the LF-MMI network are each trained by one process on the CPU."""
-    both = [e.training, *([e.recipe.lfmmi.training] if e.recipe.lfmmi else [])]
-    return e.jobs > 1 and len(both) > 1 and all(each.workers == 1 and each.device == "cpu" for each in both)
 
 
 def _started(e: Experiment, system: str) -> list[Path]:
@@ -366,7 +360,6 @@ def _network_steps(e: Experiment, network: str) -> list[Step]:
             e.model(network),
             needs=[packed, *_pretrained(e, network)],
             inputs=_started(e, network),
-            beside=network == e.networks[-1] and _one_core_each(e),
             **_senone_training(e),
         )
     )
@@ -406,7 +399,7 @@ def _lfmmi_training(
         config,
         needs,
         inputs=list(started),
-        open_keys=[*open_sizes(e.recipe), *_not_computed("lfmmi."), *replaced],
+        open_keys=[*_open_keys(e), *_not_computed("lfmmi."), *replaced],
         elastic=_elastic("lfmmi."),
     )
 

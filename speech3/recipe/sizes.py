@@ -2,25 +2,31 @@
 
 Where a recipe has 0, sizes of networks and of their training follow from the amount of speech. For two hours they are
 those that were measured (`recipes/minilibri`): a DNN of 4 x 512, a CNN-TDNN of 384, minibatches of 256 frames, 14
-epochs, one worker. Up to ten hours epochs, minibatch and workers stay the same. For more speech nothing was measured;
-the formulas lead to sizes that others have published:
+epochs. Up to ten hours epochs and minibatch stay the same. For more speech nothing was measured; the formulas lead to
+sizes that others have published:
 
 - width of a DNN: 512 (hours / 2)^(1/3), from 256 to 2,048; at 130 hours that is about the 2,048 of Zhang et al. 2013;
 - width of a CNN-TDNN: 384 (hours / 2)^(1/4), from 256 to 1,536; 1,536 is that of Kaldi's recipe for LibriSpeech. Its
   bottleneck is a quarter of that, at most 160; its last layer a half, at most 256;
 - minibatch: 256 frames below 10 hours, 512 below 100, then 1,024;
-- epochs, at most: 14 up to 10 hours, then 14 (10 / hours)^0.12, 8 for 1,000 hours;
-- workers, on CPUs: 1 below 10 hours, 4 below 100, then 8, but not more than `jobs`; several share memory and push
-  asynchronously, with a push scale of 1/workers, after one pass of plain SGD. LF-MMI has one.
+- epochs, at most: 14 up to 10 hours, then 14 (10 / hours)^0.12, 8 for 1,000 hours.
+
+Networks train asynchronously in shared memory, with a worker for each core (at most `jobs`) or GPU, unless the recipe
+says otherwise: at most 2 below 10 hours, 4 below 100, then 8. Every minibatch is pushed whole, as soon as the server is
+free, from the first one on: with two workers this has the word error rates of one (`recipes/minilibri/RESULTS.md`).
 
 GMMs, trees and passes of LF-MMI: `speech3.hmm.sizes`.
 """
 
 from typing import Any
 
-from speech3.config import Config, ModelConfig, RecipeConfig, TdnnConfig, TrainingConfig, unsized
+import torch
+
+from speech3.config import AsgdConfig, Config, ModelConfig, RecipeConfig, TdnnConfig, TrainingConfig, unsized
 
 _MANY_HOURS, _VERY_MANY_HOURS = 10, 100
+_PUSHES = AsgdConfig(warm_start=0.0, sync_every=1, push_scale=1.0)
+_OF_WORKERS = ("workers", "world", "asgd")
 
 
 def open_sizes(recipe: RecipeConfig) -> list[str]:
@@ -33,10 +39,14 @@ def open_sizes(recipe: RecipeConfig) -> list[str]:
         keys = unsized(name, config)
         if keys and isinstance(config, TdnnConfig):
             keys += [f"{name}.bottleneck", f"{name}.prefinal"]
-        if f"{name}.workers" in keys:
-            keys.append(f"{name}.world")
         found += keys
-    return found
+    return [*found, *(key for key in workers_keys(recipe) if key not in found)]
+
+
+def workers_keys(recipe: RecipeConfig) -> list[str]:
+    """The keys of the workers of networks, where the recipe leaves these to the amount of speech and the machine."""
+    groups = {"training": recipe.training} | ({"lfmmi.training": recipe.lfmmi.training} if recipe.lfmmi else {})
+    return [f"{name}.{key}" for name, group in groups.items() if _open_workers(group) for key in _OF_WORKERS]
 
 
 def with_sizes(recipe: RecipeConfig, hours: float, jobs: int) -> RecipeConfig:
@@ -46,7 +56,7 @@ def with_sizes(recipe: RecipeConfig, hours: float, jobs: int) -> RecipeConfig:
         "training": _training(recipe.training, hours, jobs),
     }
     if lfmmi := recipe.lfmmi:
-        sized = {"model": _model(lfmmi.model, hours), "training": _training(lfmmi.training, hours, 1)}
+        sized = {"model": _model(lfmmi.model, hours), "training": _training(lfmmi.training, hours, jobs)}
         changed["lfmmi"] = lfmmi.model_copy(update=sized)
     return recipe.model_copy(update=changed)
 
@@ -62,8 +72,13 @@ def described(recipe: RecipeConfig) -> str:
 
 
 def most_workers(hours: float) -> int:
-    """The number of workers for training a network, if there are as many cores."""
-    return 1 if hours < _MANY_HOURS else 4 if hours < _VERY_MANY_HOURS else 8
+    """The number of workers for training a network, if there are as many cores or GPUs."""
+    return 2 if hours < _MANY_HOURS else 4 if hours < _VERY_MANY_HOURS else 8
+
+
+def _open_workers(training: TrainingConfig) -> bool:
+    """Whether a recipe leaves the number of workers open: it has 0, or none and no world."""
+    return not training.workers or not {"workers", "world"} & training.model_fields_set
 
 
 def _model(model: ModelConfig, hours: float) -> ModelConfig:
@@ -86,9 +101,9 @@ def _training(training: TrainingConfig, hours: float, jobs: int) -> TrainingConf
         found["minibatch"] = 256 if hours < _MANY_HOURS else 512 if hours < _VERY_MANY_HOURS else 1024
     if not training.max_epochs:
         found["max_epochs"] = 14 if hours < _MANY_HOURS else max(6, round(14 * (_MANY_HOURS / hours) ** 0.12))
-    if not training.workers:
-        on_cores = training.world == "sgd" and training.device == "cpu"
-        found["workers"] = workers = min(most_workers(hours), max(1, jobs)) if on_cores else 1
+    if _open_workers(training):
+        processors = {"cpu": max(1, jobs), "cuda": torch.cuda.device_count()}.get(training.device, 1)
+        found["workers"] = workers = min(most_workers(hours), processors)
         if workers > 1:
-            found["world"] = "shared"
+            found |= {"world": "shared", "asgd": training.asgd if "asgd" in training.model_fields_set else _PUSHES}
     return training.model_copy(update=found)

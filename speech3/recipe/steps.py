@@ -7,108 +7,30 @@ also records which run of the needed steps was used: a step may run again with t
 lost output), and the recipe may be stopped before the steps that need it run.
 
 The directory that a step makes is never a user's own, and an earlier result stays until there is a new one. Steps run
-in order; one that uses a single core for long may run in a process of its own while the next ones run.
+in order, each on all cores that it can use.
 """
 
 import fcntl
 import json
-import multiprocessing
-import os
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from speech3.errors import MachineError, MissingError, OccupiedError, SettingError, Speech3Error
 from speech3.recipe.inputs import content_of, digest_of, stamp_of
 from speech3.runtime import (
-    console,
     explained_disk_errors,
-    out_of_memory,
     read_json,
     say,
-    starting_workers,
-    worker_pool,
     write_json,
 )
 
 _FILES, _RECORD = "files", "record.json"  # of a result that was put aside
 _SHOWN, _LONGEST = 3, 40  # most changes that a reason names, and most characters of a value in it
-
-
-class Background:
-    """A context manager; on an error, or Ctrl-C, what still runs is killed, as it can resume."""
-
-    def __init__(self) -> None:
-        self._running: dict[str, tuple[ProcessPoolExecutor, Future[float]]] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """The steps that were started and not waited for."""
-        return list(self._running)
-
-    def start(self, name: str, head: str, log: Path, run: Callable[[], float]) -> None:
-        """Start a step: `run`, which is pickled, runs it and returns its seconds; its output goes to the file `log`.
-
-        `head` begins the line that is printed when the step has ended.
-        """
-        pool = worker_pool(1, _start, str(log))
-        with starting_workers():
-            future = pool.submit(run)
-        future.add_done_callback(lambda done: _say_ended(head, done))
-        self._running[name] = pool, future
-
-    def wait_for(self, names: Iterable[str]) -> None:
-        """Wait until these steps have ended, if they were started here; raise what they raised."""
-        for name in names:
-            if name in self._running:
-                pool, future = self._running[name]
-                try:
-                    future.result()
-                except BrokenProcessPool as error:
-                    raise MachineError(
-                        f"{name}: its process died, {out_of_memory()}; run the same command again with jobs=1, which"
-                        " trains one network after the other"
-                    ) from error
-                pool.shutdown()
-                del self._running[name]
-
-    def __enter__(self) -> "Background":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._running:
-            for process in multiprocessing.active_children():
-                process.terminate()
-        for pool, _ in self._running.values():
-            pool.shutdown(cancel_futures=True)
-
-
-def _say_ended(head: str, done: Future[float]) -> None:
-    if done.cancelled():
-        return
-    error = done.exception()
-    if error is None:
-        say(f"{head}: {done.result():.1f} s")
-    elif isinstance(error, Speech3Error):
-        say(f"{head}: {error}; the recipe stops before the first step that needs it")
-
-
-def _start(log: str) -> None:
-    with explained_disk_errors(Path(log)):
-        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    os.dup2(file, sys.stderr.fileno())
-    console.quiet = False  # `--quiet` is for the terminal; the log is complete
 
 
 def check_places(
@@ -213,8 +135,6 @@ class Step:
         It is not put aside but removed at once: the disk may not hold it twice.
     elastic
         Keys that may change when the step was killed and resumes, although they count.
-    beside
-        Whether it may run in another process while later steps of its stage run that do not need it.
     """
 
     name: str
@@ -226,7 +146,6 @@ class Step:
     owns: Path | None = None
     open_keys: Sequence[str] = ()
     elastic: Sequence[str] = ()
-    beside: bool = False
     bulky: bool = False
 
     @property
@@ -472,32 +391,15 @@ def run_plan(plans: Sequence[Plan], out: Path, first: int = 0, end: int | None =
         Another run is using `out`, or a step ended without writing its outputs; also what the steps raise.
     """
     chosen = list(enumerate(plans, 1))[first:end]
-    with _alone(out), Background() as background:
+    with _alone(out):
         for number, plan in chosen:
-            step, head = plan.step, f"[{number}/{len(plans)}] {plan.step.name}"
-            background.wait_for(step.needs)
+            head = f"[{number}/{len(plans)}] {plan.step.name}"
             if not plan.why:
                 _note_times(plan, out)
                 say(f"{head}: already done")
-            elif step.beside and _runs_meanwhile(plan, [each for later, each in chosen if later > number]):
-                log = out / f"{step.name.replace('/', '.')}.log"
-                say(f"{head}: {plan.why}, running in the background; progress: {log}")
-                background.start(step.name, head, log, partial(_run, plan, out))
             else:
                 say(f"{head}: {plan.why}, running")
                 say(f"{head}: {_run(plan, out):.1f} s")
-        background.wait_for(background.names)
-
-
-def _runs_meanwhile(plan: Plan, later: Sequence[Plan]) -> bool:
-    """Whether a later step of the same stage would run that neither needs this one nor needs a step that does."""
-    waiting = {plan.step.name}
-    for each in later:
-        if waiting.intersection(each.step.needs):
-            waiting.add(each.step.name)
-        elif each.why and each.step.stage == plan.step.stage:
-            return True
-    return False
 
 
 def _run(plan: Plan, out: Path) -> float:

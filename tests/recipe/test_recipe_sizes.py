@@ -1,5 +1,6 @@
 """Sizes that follow the amount of speech: what was measured at two hours, larger for more, given ones kept."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from speech3.config.training import NOT_COMPUTED
 from speech3.errors import Speech3Error
 from speech3.recipe.experiment import open_experiment
 from speech3.recipe.plan import planned_steps
-from speech3.recipe.sizes import open_sizes, with_sizes
+from speech3.recipe.sizes import open_sizes, with_sizes, workers_keys
 
 RECIPE = shipped("recipes") / "librispeech" / "recipe.yaml"
 
@@ -23,18 +24,33 @@ def test_sizes_at_two_hours_are_those_measured_and_grow_from_there() -> None:
             each["model"]["width"],
             each["lfmmi"]["model"]["width"],
             each["lfmmi"]["model"]["bottleneck"],
-            *(each["training"][key] for key in ("minibatch", "max_epochs", "workers", "world")),
+            *(each["training"][key] for key in ("minibatch", "max_epochs")),
+            *((part["training"]["workers"], part["training"]["world"]) for part in (each, each["lfmmi"])),
         )
         for hours, each in found.items()
     }
     assert sizes == {
-        0.05: (256, 256, 64, 256, 14, 1, "sgd"),
-        2: (512, 384, 96, 256, 14, 1, "sgd"),
-        5: (704, 480, 120, 256, 14, 1, "sgd"),
-        100: (1856, 1024, 160, 1024, 11, 8, "shared"),
-        1000: (2048, 1536, 160, 1024, 8, 8, "shared"),
+        0.05: (256, 256, 64, 256, 14, (2, "shared"), (2, "shared")),
+        2: (512, 384, 96, 256, 14, (2, "shared"), (2, "shared")),
+        5: (704, 480, 120, 256, 14, (2, "shared"), (2, "shared")),
+        100: (1856, 1024, 160, 1024, 11, (8, "shared"), (8, "shared")),
+        1000: (2048, 1536, 160, 1024, 8, (8, "shared"), (8, "shared")),
     }
     assert not open_sizes(with_sizes(recipe, 1, 1)) and with_sizes(recipe, 1000, 2).training.workers == 2
+
+
+def test_several_workers_push_each_minibatch_unless_the_recipe_says_otherwise() -> None:
+    def settings(jobs: int, *given: str) -> list[tuple[int, str, float, float]]:
+        recipe = with_sizes(load_config(RecipeConfig, shipped("recipes") / "minilibri" / "recipe.yaml", given), 2, jobs)
+        assert recipe.lfmmi
+        groups = recipe.training, recipe.lfmmi.training
+        return [(each.workers, each.world, each.asgd.warm_start, each.asgd.sync_every) for each in groups]
+
+    alone, pushing, given = (1, "sgd", 1.0, 3), (2, "shared", 0.0, 1), (2, "shared", 1.0, 5)
+    assert settings(1) == [alone, alone] and settings(8) == [pushing, pushing]
+    assert settings(8, "training.workers=1") == [alone, pushing]
+    assert settings(8, "lfmmi.training.world=sgd") == [pushing, alone]
+    assert settings(8, "training.asgd.sync_every=5") == [given, pushing]
 
 
 def test_given_sizes_stay() -> None:
@@ -58,6 +74,27 @@ def test_the_keys_that_are_open_are_those_that_the_amount_of_speech_changes(tmp_
     for step in planned_steps(e):
         now = settled[step.name].settings
         differ = {key for key, value in step.settings.items() if now[key] != value}
-        assert differ <= set(step.open_keys) and bool(differ) == (step.name in trained)
+        still_open = tuple(f"{key}." for key in step.open_keys)
+        assert all(f"{key}.".startswith(still_open) for key in differ) and bool(differ) == (step.name in trained)
         never = {key for key in settled[step.name].open_keys if key.rpartition(".")[2] not in NOT_COMPUTED}
-        assert never <= {"lfmmi.training.max_epochs"}
+        chosen = {f"{group}training.{key}" for group in ("", "lfmmi.") for key in ("workers", "world", "asgd")}
+        assert never <= {"lfmmi.training.max_epochs", *chosen}
+
+
+def test_other_cores_train_nothing_again(tmp_path: Path) -> None:
+    one, eight = (
+        open_experiment("minilibri", tmp_path / "out", tmp_path / "in", [f"jobs={jobs}"], "") for jobs in (1, 8)
+    )
+    recipes = [with_sizes(e.recipe, 2, jobs) for e, jobs in ((one, 1), (eight, 8))]
+    chosen = tuple(workers_keys(one.recipe))
+    plans = [
+        planned_steps(replace(e, recipe=recipe, workers_chosen=chosen))
+        for e, recipe in zip((one, eight), recipes, strict=True)
+    ]
+    for alone, beside in zip(*plans, strict=True):
+        still_open = tuple(f"{key}." for key in alone.open_keys)
+        assert alone.open_keys == beside.open_keys
+        assert all(
+            f"{key}.".startswith(still_open) for key in alone.settings if alone.settings[key] != beside.settings[key]
+        )
+    assert {"training.workers", "lfmmi.training.world"} <= set(chosen)

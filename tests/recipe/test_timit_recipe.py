@@ -91,7 +91,7 @@ def test_what_a_dry_run_expects(source: Path, tmp_path: Path, speech3: Run) -> N
     table = rest[next(place for place, line in enumerate(rest) if line.startswith("stage ")) :]
     by_stage = {stage: cells for stage, *cells in (re.split(r" {2,}", line) for line in table if "  " in line)}
     assert by_stage["stage"] == ["1 core", "2 cores", "16 cores", "disk"] and by_stage["data"] == ["-"] * 4
-    assert by_stage["train"][0] == by_stage["train"][2]  # one worker has one core
+    assert by_stage["train"][0] != by_stage["train"][1] == by_stage["train"][2]  # two workers have two cores
     one, sixteen = (float(by_stage["hmm"][place].removesuffix(" s")) for place in (0, 2))
     assert one > 4 * sixteen
     assert "recipes/minilibri/README.md" in table[-2] and table[-1].startswith("GPUs: no times, ")
