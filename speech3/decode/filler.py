@@ -16,6 +16,7 @@ Axes: V symbols of a graph.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from speech3.language import BOS, EOS, JOINER, NEVER, UNKNOWN, ArpaLm, from_ngra
 _WEIGHT = 0.01  # of a filler before its cost; so small that the words keep their probabilities
 _LENGTH = 6.0  # mean number of phones of a filler
 PHONE_COST = 0.45  # nats; chosen on dev of `digits` and 30 s of each kind of sound of tests/benchmarks/false_words.py
+_SILENCE_COST = 0.0  # of silence alone, where the language model is an n-gram
 FILLER_OFF = 100.0  # a cost with which no filler survives a beam
 
 
@@ -100,6 +102,16 @@ def with_filler(grammar: Grammar, filler: Spelling) -> Grammar:
             cost = -math.log(10) * filler.letters.prob_G[1 + filler.letters.numbers[word]]
             builder.arc(within, within if word.endswith(JOINER) else after, label[word], label[word], float(cost))
     return Grammar(words, builder.fst(), grammar.source, grammar.dropped)
+
+
+def with_silence(grammar: Grammar) -> Grammar:
+    """The grammar of an n-gram model, which seldom knows an empty sentence, with silence alone at a cost of its own.
+
+    Without it a recording in which nobody speaks gets the word that fits it least badly.
+    """
+    final_S = grammar.fst.final_S.copy()
+    final_S[grammar.fst.start] = min(final_S[grammar.fst.start], _SILENCE_COST)
+    return replace(grammar, fst=replace(grammar.fst, final_S=final_S))
 
 
 def phone_costs(words: Sequence[str]) -> np.ndarray:

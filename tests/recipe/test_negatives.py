@@ -12,8 +12,8 @@ from sounds import RATE_HZ, tone
 from speech3.data import audio
 from speech3.data.datadir import DataDir, Utterance, read_datadir, write_datadir
 from speech3.decode import tune
-from speech3.decode.filler import phone_filler, with_filler
-from speech3.decode.grammar import join_words, one_word_grammar
+from speech3.decode.filler import phone_filler, with_filler, with_silence
+from speech3.decode.grammar import from_arpa, join_words, one_word_grammar
 from speech3.decode.search import Hypothesis
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error
 from speech3.hmm.model import THREE_STATES, Hmm, monophone_tree
@@ -124,6 +124,14 @@ def test_garbage_has_phones_of_its_own_and_is_no_word() -> None:
     said = join_words(("<noise>￭", "￭<noise>", "A", "<unk>￭", "￭<noise>￭", "￭<unk>", "AB"), "￭")
     assert said == ("A", "<unk>", "AB")
     assert error_rate("WER")(["A AB"], [" ".join(said)]) == 0
+
+
+def test_silence_alone_is_accepted_by_an_ngram_that_knows_no_empty_sentence() -> None:
+    before = from_arpa(toys.estimate_lm([["A"], ["AB", "A"]], 2), toys.LEXICON)
+    after, start = with_silence(before), before.fst.start
+    assert after.fst.final_S[start] < before.fst.final_S[start]
+    others = np.arange(len(before.fst.final_S)) != start
+    np.testing.assert_array_equal(after.fst.final_S[others], before.fst.final_S[others])
 
 
 def test_the_cost_is_the_highest_with_few_words_in_negatives(monkeypatch: pytest.MonkeyPatch) -> None:
