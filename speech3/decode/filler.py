@@ -29,7 +29,7 @@ from speech3.language import BOS, EOS, JOINER, NEVER, UNKNOWN, ArpaLm, from_ngra
 _WEIGHT = 0.01  # of a filler before its cost; so small that the words keep their probabilities
 _LENGTH = 6.0  # mean number of phones of a filler
 PHONE_COST = 0.45  # nats; chosen on dev of `digits` and 30 s of each kind of sound of tests/benchmarks/false_words.py
-_SILENCE_COST = 0.0  # of silence alone, where the language model is an n-gram
+_SILENCE_COST = 0.0  # of silence alone, where the language model is an n-gram; a cost of 2 leaves more words in tones
 FILLER_OFF = 100.0  # a cost with which no filler survives a beam
 
 
