@@ -1,8 +1,8 @@
 """Corpora: each module makes a data directory and a lexicon of one public corpus, as it is distributed.
 
 `anyspeech` and `folder` do that for the user's own recordings with transcripts beside them, in text files, tables,
-TextGrids or ELAN files (`tiers`), `untranscribed` for recordings without them. `synthetic` makes the corpora `digits`
-and `shuzi` with espeak-ng.
+TextGrids, ELAN files (`tiers`) or `subtitles`; `untranscribed` for recordings without them. `synthetic` makes the
+corpora `digits` and `shuzi` with espeak-ng.
 
 Each module has a function ``prepare(source, out, seed, ...)``, which writes the data directories ``train``, ``dev`` and
 ``test``, the lexicon, and a language model or its text into `out`. Random choices depend on `seed`. It raises
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         yesno,
     )
     from speech3.corpora.anyspeech import HELD_OUT_LEXICON, LETTERS, SET_NAMES
-    from speech3.corpora.folder import AUDIO, find_pairs, has_recordings, is_folder, read_folder, read_speech
-    from speech3.corpora.tiers import Annotation, Tier, read_elan, read_textgrid, write_elan
+    from speech3.corpora.folder import AUDIO, TIERED, find_pairs, has_recordings, is_folder, read_folder, read_speech
+    from speech3.corpora.tiers import Annotation, Tier, read_textgrid, write_elan
     from speech3.corpora.untranscribed import read_untranscribed
 else:
     __getattr__ = door(__file__)
@@ -40,6 +40,7 @@ __all__ = [
     "HELD_OUT_LEXICON",
     "LETTERS",
     "SET_NAMES",
+    "TIERED",
     "Annotation",
     "Tier",
     "aishell",
@@ -52,7 +53,6 @@ __all__ = [
     "has_recordings",
     "is_folder",
     "librispeech",
-    "read_elan",
     "read_folder",
     "read_speech",
     "read_textgrid",

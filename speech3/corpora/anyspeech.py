@@ -322,7 +322,7 @@ def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tu
     if not (source / "train").is_dir():
         raise MissingError(
             f"{source}: neither a Kaldi data directory (no wav.scp) nor one that contains train/, nor a folder of"
-            " recordings (wav, flac, mp3, ...), each with a transcript of the same name (.eaf, .TextGrid or .txt)"
+            " recordings (wav, flac, mp3, ...), each with a transcript of the same name (.eaf, .TextGrid, .srt or .txt)"
         )
     given = {name: read(source / name, name) for name in SPLITS if (source / name).is_dir()}
     missing = {name: share for name, share in shares.items() if name not in given}

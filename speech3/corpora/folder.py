@@ -1,8 +1,8 @@
 """A folder as linguists keep it: recordings, each with a transcript of the same name.
 
-A transcript is a ``.txt`` or ``.lab`` (what is said in the whole recording), a Praat ``.TextGrid`` or an ELAN ``.eaf``.
-It is beside its recording, or anywhere in the folder if its name is unique. Recordings without one have the words that
-a table gives them (`speech3.corpora.table`). ``lang/`` and hidden files are not read.
+A transcript is a ``.txt`` or ``.lab`` (what is said in the whole recording), a Praat ``.TextGrid``, an ELAN ``.eaf`` or
+subtitles (``.srt``, ``.vtt``). It is beside its recording, or anywhere in the folder if its name is unique. Recordings
+without one have the words that a table gives them (`speech3.corpora.table`). ``lang/`` and hidden files are not read.
 """
 
 import math
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import soundfile
 
+from speech3.corpora.subtitles import read_subtitles
 from speech3.corpora.table import TABLES, Row, may_be_table, rows_of
 from speech3.corpora.tiers import Annotation, Tier, choose, read_elan, read_textgrid, shifted
 from speech3.data import (
@@ -42,18 +43,25 @@ from speech3.errors import DataError, MissingError, SettingError, Speech3Error, 
 from speech3.runtime import progress, read_utf8, say
 
 TEXTS = (".txt", ".lab")  # what is said, without times; .lab is what the Montreal Forced Aligner reads
-TRANSCRIPTS = (".eaf", ".textgrid", *TEXTS)  # preferred first
+# Transcripts with times, and their readers.
+TIERED: dict[str, Callable[[Path], list[Tier]]] = {
+    ".eaf": read_elan,
+    ".textgrid": read_textgrid,
+    ".srt": read_subtitles,
+    ".vtt": read_subtitles,
+}
+TRANSCRIPTS = (*TIERED, *TEXTS)  # preferred first
 AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
 AUDIO += (".aif", ".aifc", ".oga", ".opus", ".sph")
 _LOSSY = (".mp3", ".ogg", ".oga", ".opus")
 _NOT_READ = (".m4a", ".mp4", ".aac", ".wma", ".amr", ".mov", ".avi", ".mts")
-_READERS: dict[str, Callable[[Path], list[Tier]]] = {".eaf": read_elan, ".textgrid": read_textgrid}
 _MOST_OVERLAP = 0.1  # share of an annotation's length
 _LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
 _SHOWN = 3
-_TABLES = {*TABLES, ".srt", ".vtt", ".xlsx", ".ods"}  # what else people keep transcripts in
-_NO_TRANSCRIPT = "put one of its name beside it (.eaf, .TextGrid, .txt or .lab)"
+_TABLES = {*TABLES, ".xlsx", ".ods"}  # what else people keep transcripts in
+_NO_TRANSCRIPT = "put one of its name beside it (.eaf, .TextGrid, .srt, .txt or .lab)"
 _TO_READ_IT = "call its columns `path` and `text`, or write the texts into such files"
+_LANGUAGE = re.compile(r"\.[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8})*")  # .en, .zh-Hans
 _CLOCK = re.compile(r"(?<=\[)\d?\d:[0-5]\d|\b\d?\d:[0-5]\d[:\d.,]*\s*-->")  # [00:01.5], 0:01 --> 0:02
 _WORDS_ONLY = "write only what is said, or make a TextGrid of it"
 _TIMED = re.compile(r"\s*\d+\s+\d+\s+\S")
@@ -92,10 +100,12 @@ def stem(path: Path) -> str:
 def _recording_of(transcript: Path, recorded: Container[str]) -> str:
     """The name of the recording that a transcript belongs to: ``a.wav`` has ``a.txt`` or ``a.wav.txt``.
 
-    `recorded`: the names of the recordings, folded; ``a.mp3.txt`` belongs to ``a.mp3.wav`` if that is one.
+    `recorded`: the names of the recordings, folded; ``a.mp3.txt`` belongs to ``a.mp3.wav`` if that is one. Names of
+    subtitles may end in a language: ``a.en.vtt``.
     """
     name = stem(transcript)
-    whole = name.casefold() in recorded or Path(name).suffix.lower() not in AUDIO
+    subtitles = TIERED.get(transcript.suffix.lower()) is read_subtitles and _LANGUAGE.fullmatch(Path(name).suffix)
+    whole = name.casefold() in recorded or not (subtitles or Path(name).suffix.lower() in AUDIO)
     return name if whole else Path(name).stem
 
 
@@ -168,7 +178,7 @@ def find_pairs(
             problem = f"has two different texts in {tables_of}"
             faults.append(Fault("unclear transcript", str(path), "", problem, "keep the right one"))
         else:
-            remedy = "add one with the recording's name (.eaf, .TextGrid, .txt or .lab)"
+            remedy = "add one with the recording's name (.eaf, .TextGrid, .srt, .txt or .lab)"
             faults.append(Fault("no transcript", str(path), "", "has no transcript", remedy))
     if only:
         faults = [fault for fault in faults if fault.where == str(only)]
@@ -191,7 +201,7 @@ def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fau
     example = f", such as {audio[0].stem}.TextGrid beside {audio[0].name}" if audio else ""
     return (
         f"recordings: {len(audio)}, transcripts: {len(texts)}, but no names match; each recording needs a"
-        f" transcript (.eaf, .TextGrid, .txt or .lab) of its name{example}"
+        f" transcript (.eaf, .TextGrid, .srt, .txt or .lab) of its name{example}"
         + (f"; no words of recordings were found in {listed(tables, _SHOWN)}: {_TO_READ_IT}" if tables else "")
     )
 
@@ -258,7 +268,7 @@ def _unused(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recor
             continue
         name = _recording_of(path, recorded)
         if (path.parent, name) in taken:
-            problem = "is not used, since .eaf is preferred to .TextGrid, and both to .txt and .lab"
+            problem = f"is not used: of several, the first of {', '.join(TRANSCRIPTS)} is"
             skip("second transcript", path, problem, "remove the one that is wrong")
         elif name.casefold() in recorded:
             problem = "is not beside the recording of its name, and it is not clear that it belongs to it"
@@ -365,7 +375,8 @@ def read_folder(
     tiers = _chosen(items, tier, source, found)
     if tier and not tiers:
         raise DataError(
-            f"{source}: tier={tier}: there is no .TextGrid or .eaf that could be read{_first_faults(found.faults)}"
+            f"{source}: tier={tier}: there is no transcript with times (.TextGrid, .eaf, .srt, .vtt) that could be read"
+            f"{_first_faults(found.faults)}"
         )
     # Add the utterances of each recording, with the speakers that tiers or else file names name.
     speakers, how = _speakers(items, source)
@@ -404,7 +415,7 @@ def read_folder(
 def _chosen(items: Sequence[Item], wanted: str | None, source: Path, found: _Found) -> dict[Path, list[Tier]]:
     read: dict[Path, list[Tier]] = {}
     for item in progress(items, len(items), f"transcripts of {source}"):
-        reader = _READERS.get(item.transcript.suffix.lower())
+        reader = TIERED.get(item.transcript.suffix.lower())
         try:
             if reader:
                 read[item.transcript] = reader(item.transcript)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from speech3.corpora import Annotation, Tier, read_elan, read_textgrid, write_elan
+from speech3.corpora import TIERED, Annotation, Tier, write_elan
 from speech3.data import DataDir, audio
 from speech3.errors import Speech3Error
 from speech3.evaluate import Checked, drawn, write_alignment_page
@@ -163,7 +163,7 @@ def _given_tiers(target: Target) -> dict[str, list[Segment]]:
     if target.transcript is None or not target.tiered:
         return {}
     try:
-        tiers = (read_elan if target.transcript.suffix.lower() == ".eaf" else read_textgrid)(target.transcript)
+        tiers = TIERED[target.transcript.suffix.lower()](target.transcript)
     except Speech3Error:
         return {}  # it was reported
     return {

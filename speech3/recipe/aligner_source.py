@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from speech3.corpora import AUDIO, find_pairs, is_folder, read_elan, read_folder, read_textgrid
+from speech3.corpora import AUDIO, TIERED, find_pairs, is_folder, read_folder
 from speech3.data import (
     DataDir,
     Fault,
@@ -23,7 +23,6 @@ from speech3.language import find_lang
 from speech3.runtime import say
 
 WIDE_HZ, NARROW_HZ = 16000, 8000  # rates of models of recordings whose rates differ, or are higher
-_TIERED = {".textgrid": read_textgrid, ".eaf": read_elan}
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Target:
     @property
     def tiered(self) -> bool:
         """Whether the transcript consists of tiers."""
-        return self.transcript is not None and self.transcript.suffix.lower() in _TIERED
+        return self.transcript is not None and self.transcript.suffix.lower() in TIERED
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def read_source(
     if not is_folder(source):
         raise MissingError(
             f"{source}: no recordings (wav, flac, mp3, ...) and no wav.scp are in it; pass a folder of recordings with"
-            " transcripts of their names (.txt, .lab, .TextGrid, .eaf), a Kaldi data directory, or one recording"
+            " transcripts of their names (.txt, .lab, .TextGrid, .eaf, .srt), a Kaldi data directory, or one recording"
         )
     pairs = find_pairs(source, apart)
     data, faults = read_folder(source, tier, WIDE_HZ, (), lang, pairs=pairs)

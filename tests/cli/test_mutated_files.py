@@ -23,6 +23,7 @@ import soundfile
 
 from speech3.config import RecipeConfig, TrainConfig, load_config
 from speech3.corpora.folder import read_folder
+from speech3.corpora.subtitles import read_subtitles
 from speech3.corpora.tiers import read_elan, read_textgrid
 from speech3.data.audio import info, read_file
 from speech3.data.datadir import parse
@@ -154,6 +155,15 @@ Object class = "TextGrid"
 ""
 """
 TRAIN = "frames: a\nhmm: b\nmodel: {family: dnn, width: 64}\ntraining: sgd\n"
+VTT = """WEBVTT
+
+a
+00:00.500 --> 00:02.000 line:0
+<v Anna>Good <00:01.000>morning</v>
+
+00:02.000 --> 01:00:04.250
+Fine.
+"""
 ELAN = """<?xml version="1.0" encoding="UTF-8"?>
 <ANNOTATION_DOCUMENT AUTHOR="" FORMAT="3.0" VERSION="3.0"><HEADER MEDIA_FILE="" TIME_UNITS="milliseconds"/>
 <TIME_ORDER><TIME_SLOT TIME_SLOT_ID="t1" TIME_VALUE="0"/><TIME_SLOT TIME_SLOT_ID="t2" TIME_VALUE="900"/></TIME_ORDER>
@@ -235,6 +245,7 @@ def text_seeds(root: Path) -> dict[str, tuple[Path, Reader]]:
         "a.json": ('{"a": [1, 2.5, "x"], "b": null}\n', read_json),
         "a.TextGrid": (TEXTGRID, read_textgrid),
         "a.eaf": (ELAN, read_elan),
+        "a.vtt": (VTT, read_subtitles),
         "recipe.yaml": (RECIPE.read_text(), lambda path: load_config(RecipeConfig, path)),
         "train.yaml": (TRAIN, lambda path: load_config(TrainConfig, path)),
     }

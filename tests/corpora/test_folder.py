@@ -286,7 +286,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     refused(r"no names match.*metadata\.csv")
     (source / "b.TextGrid").rename(source / "a.TextGrid")
     refused(r"no utterance is left of 1 recordings\n.*a\.TextGrid: is not a complete TextGrid")
-    refused(r"tier=tx: there is no \.TextGrid or \.eaf that could be read", tier="tx")
+    refused(
+        r"tier=tx: there is no transcript with times \(\.TextGrid, \.eaf, \.srt, \.vtt\) that could be read", tier="tx"
+    )
     (source / "a.TextGrid").unlink()
     write(source / "a.txt", "leo")
     refused(r"1 utterance \(2 s\): too few to hold out dev and test.*at least 7 utterances.*ten minutes of speech")

@@ -1,0 +1,84 @@
+"""Subtitles as transcripts: SubRip (.srt) and WebVTT (.vtt), each subtitle an utterance with its times.
+
+SubRip has no specification; a subtitle is its number, its times and its lines of text, up to an empty line. WebVTT:
+https://www.w3.org/TR/webvtt1/ (hours may be missing; an identifier is optional; blocks NOTE, STYLE and REGION hold no
+text; ``<v NAME>`` before a text names the speaker). What else is marked in the text, `speech3.data.markup` knows.
+"""
+
+import re
+from pathlib import Path
+
+from speech3.corpora.tiers import Annotation, Tier
+from speech3.errors import FormatError
+from speech3.runtime import read_utf8
+
+_CLOCK = r"(?:(\d{1,3}):)?(\d{1,2}):(\d{2})[.,](\d{1,3})"
+_TIMES = re.compile(rf"\s*{_CLOCK}\s*-->\s*{_CLOCK}(?:\s.*)?")
+_NO_TEXT = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)\b|X-TIMESTAMP-MAP=")
+_VOICE = re.compile(r"<v(?:\.[\w.]+)?\s+([^>]+)>")
+_POSITION = re.compile(r"\{\\[^}]*\}")  # {\an8}, of SubStation Alpha
+_SCROLLING = 0.5  # least share of subtitles that repeat a line of the one before where they scroll
+_NAME = "subtitles"
+
+
+def read_subtitles(path: Path) -> list[Tier]:
+    """Read a tier of the subtitles, or one for each speaker if ``<v NAME>`` names them.
+
+    Raises
+    ------
+    FormatError
+        A block has no times or times that cannot be read, there is no subtitle, or most subtitles repeat the line
+        before, as automatic ones that scroll do: their words would count twice.
+    """
+    found: list[tuple[str, Annotation]] = []
+    lines_before, repeated = list[str](), 0
+    for number, block in _blocks(read_utf8(path)):
+        times = next((place for place, line in enumerate(block[:2]) if "-->" in line), None)
+        if times is None:
+            if _NO_TEXT.match(block[0]):
+                continue
+            raise FormatError(
+                f"{path}: line {number}: {block[0][:40]!r} is not part of a subtitle; remove the empty line before it,"
+                " or the text"
+            )
+        match = _TIMES.fullmatch(block[times])
+        if match is None:
+            raise FormatError(
+                f"{path}: line {number + times}: {block[times].strip()[:40]!r} are no times; write them as in"
+                " 00:00:01,000 --> 00:00:02,500"
+            )
+        start_s, end_s = _seconds(match.groups()[:4]), _seconds(match.groups()[4:])
+        text = _POSITION.sub("", "\n".join(block[times + 1 :]))
+        voice = _VOICE.match(text)
+        found.append((voice[1].strip() if voice else "", Annotation(start_s, end_s, _VOICE.sub(" ", text).strip())))
+        lines = [line.strip() for line in re.sub(r"<[^>]*>", "", text).split("\n") if line.strip()]
+        repeated += bool(lines and lines[0] in lines_before[-1:])
+        lines_before = lines or lines_before
+    if not found:
+        raise FormatError(f"{path}: has no subtitle; one begins with a line such as 00:00:01,000 --> 00:00:02,500")
+    if repeated > _SCROLLING * len(found):
+        raise FormatError(
+            f"{path}: {repeated:,} of {len(found):,} subtitles repeat the line before, as automatic ones that scroll"
+            " do; use subtitles in which each line stands once"
+        )
+    speakers = dict.fromkeys(speaker for speaker, _ in found)
+    return [Tier(_NAME, tuple(each for name, each in found if name == speaker), speaker) for speaker in speakers]
+
+
+def _blocks(text: str) -> list[tuple[int, list[str]]]:
+    """The groups of lines without an empty one, each with the number of its first line."""
+    blocks: list[tuple[int, list[str]]] = []
+    inside = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not inside:
+            blocks.append((number, []))
+        inside = bool(line.strip())
+        if inside:
+            blocks[-1][1].append(line)
+    return blocks
+
+
+def _seconds(clock: tuple[str | None, ...]) -> float:
+    hours, minutes, seconds, fraction = clock
+    assert minutes and seconds and fraction
+    return 3600 * int(hours or 0) + 60 * int(minutes) + int(seconds) + int(fraction) / 10 ** len(fraction)
