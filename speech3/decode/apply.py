@@ -235,9 +235,9 @@ def transcribe(
     if times:
         _ = recognizer.hmm  # raises its error before anything is recognised
     wanted = Wanted(times, lattices)
-    model = speaker_model(recognizer) or network_speakers(recognizer)
-    if model and one_speaker:
-        recognizer, model = _of_speaker(model, (part for path in files for part in _parts_of(recognizer, path))), None
+    using = recognizer
+    if one_speaker:
+        using = _of_speaker(recognizer, (part for path in files for part in _parts_of(recognizer, path)))
     for path in files:
         name = str(path)
         _refuse_given(recognizer, name)
@@ -248,7 +248,8 @@ def transcribe(
         _say_clipped(name, next(audio.read_blocks(path, _BLOCK_S), np.zeros(0, np.float32)))
         if about.channels > 1 and (why := audio.channel_mix(path).why):
             say(f"{name}: has {about.channels} channels: {why}")
-        using = _of_speaker(model, _parts_of(recognizer, path)) if model else recognizer
+        if not one_speaker:
+            using = _of_speaker(recognizer, _parts_of(recognizer, path))
         if about.duration_s <= LONG_S:
             found = _recognised(using, name, *_whole(recognizer, path), wanted)
         else:
@@ -282,12 +283,14 @@ def _parts_of(recognizer: TrainedModel, path: Path) -> Iterator[tuple[np.ndarray
 
 
 def _of_speaker(
-    model: SpeakerModel,
+    recognizer: TrainedModel,
     parts: Iterable[tuple[np.ndarray, int]],
     speaker: str = "speaker",
     known: KnownSpeakers | None = None,
 ) -> TrainedModel:
-    """The recogniser adapted to the speaker of these parts, of which the first `_ADAPT_S` are used."""
+    """The recogniser adapted to the speaker of these parts, of which the first `_ADAPT_S` are used, if it adapts."""
+    if not (model := speaker_model(recognizer) or network_speakers(recognizer)):
+        return recognizer
     feats, seconds = dict[str, np.ndarray](), 0.0
     for wave_S, rate_hz in parts:
         if seconds >= _ADAPT_S:
@@ -337,16 +340,15 @@ def transcribe_samples(
     if not len(wave_S):
         raise DataError("there are no samples: an empty recording cannot be recognised")
     _say_clipped(name, wave_S[: round(_BLOCK_S * rate_hz)])
-    wanted, using = Wanted(times=isinstance(recognizer.outputs, Hmm)), recognizer
+    wanted = Wanted(times=isinstance(recognizer.outputs, Hmm))
     if len(wave_S) > LONG_S * rate_hz:
         cuts, rate_hz = _parts(recognizer, [wave_S], rate_hz)
         parts = list(cuts)
     else:
         wave_S, rate_hz = _at_its_rate(recognizer, wave_S, rate_hz)
         parts = [Cut(0.0, wave_S)]
-    if model := speaker_model(recognizer) or network_speakers(recognizer):
-        heard = ((cut.wave_S, rate_hz) for cut in parts)
-        using = _of_speaker(model, heard, speaker or "speaker", known if speaker else None)
+    heard = ((cut.wave_S, rate_hz) for cut in parts)
+    using = _of_speaker(recognizer, heard, speaker or "speaker", known if speaker else None)
     if len(parts) == 1 and parts[0].wave_S is wave_S:
         found = _recognised(using, name, wave_S, rate_hz, wanted)
     else:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from speech3.decode.graph import DECODE_SETTINGS, decode_directory
-from speech3.decode.trained_model import NetworkScorer, TrainedModel
+from speech3.decode.trained_model import MeanScorer, NetworkScorer, TrainedModel
 from speech3.errors import DataError, MismatchError, OccupiedError, SettingError, TrainingError
 from speech3.hmm import Scorer
 from speech3.io import read_about
@@ -86,10 +86,12 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
     recognizer = TrainedModel.load(model)
     if isinstance(recognizer.scorer, OnnxNetwork):
         raise DataError(f"{model}: exported already; pass the model directory that it was exported from")
-    if not isinstance(recognizer.scorer, NetworkScorer):
-        raise MismatchError(f"{model}: this model consists of GMMs; only networks are exported, such as dnn beside it")
     if recognizer.sat:
         raise MismatchError(f"{model}: its features are adapted to speakers by GMMs; export a network without them")
+    if isinstance(recognizer.scorer, MeanScorer):
+        raise MismatchError(f"{model}: is the mean of several networks; export one of them")
+    if not isinstance(recognizer.scorer, NetworkScorer):
+        raise MismatchError(f"{model}: this model consists of GMMs; only networks are exported, such as dnn beside it")
     rest = decode_directory(out)
     if rest.exists() and (not (rest / "hmm.json").exists() or (rest / "model.safetensors").exists()):
         raise OccupiedError(f"{rest}: exists and is not from an earlier export; move it, or choose another name")

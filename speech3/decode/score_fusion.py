@@ -3,12 +3,10 @@
 This is the geometric mean of posteriors (Swietojanski, Ghoshal and Renals 2013; Kaldi's ``decode_score_fusion.sh``),
 which also exists for the outputs of LF-MMI, which are not normalised. The models must have the same senones and frame
 rate; their networks and features may differ.
-
-Axes: T frames, D features of all models side by side, K rows of scores, P pdfs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,30 +15,9 @@ import numpy as np
 from speech3.data import DataDir
 from speech3.decode.apply import SideBySide, features_for
 from speech3.decode.recognizer import Recognizer
+from speech3.decode.trained_model import MeanScorer
 from speech3.errors import MismatchError
-from speech3.hmm import Gmm, ProjectedGmm, Scorer, output_difference
-
-
-@dataclass(frozen=True)
-class MeanScorer:
-    """The mean of the scores of several models; `columns` are those of the features (T, D) that each reads."""
-
-    scorers: tuple[Scorer, ...]
-    columns: tuple[slice, ...]
-
-    @property
-    def subsampling(self) -> int:
-        return self.scorers[0].subsampling
-
-    @property
-    def pseudo_likelihoods(self) -> bool:
-        return self.scorers[0].pseudo_likelihoods
-
-    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        parts = zip(self.scorers, self.columns, strict=True)
-        scores = [scorer.loglikes(feats_TD[:, columns], pdfs) for scorer, columns in parts]
-        mean_KP: np.ndarray = np.stack(scores).mean(0, dtype=np.float32)
-        return mean_KP
+from speech3.hmm import Gmm, ProjectedGmm, output_difference
 
 
 def with_mean_scores(recognizer: Recognizer, others: Sequence[Recognizer], dims: Sequence[int] = ()) -> Recognizer:

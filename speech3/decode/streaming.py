@@ -37,6 +37,7 @@ from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, speaker_m
 from speech3.decode.trained_model import (
     BEAM,
     RETRY_BEAM,
+    MeanScorer,
     NetworkScorer,
     Result,
     TrainedModel,
@@ -74,6 +75,11 @@ def online_scores(recognizer: TrainedModel) -> OnlineNetwork:
         if scorer.network.bidirectional:
             raise _unbounded(recognizer)
         return _of_network(scorer, scorer.network, pdfs)
+    if isinstance(scorer, MeanScorer):
+        raise MismatchError(
+            f"{recognizer.directory}: scores are the mean of those of several networks, which cannot process a stream;"
+            " use one of them"
+        )
     if isinstance(scorer, OnnxNetwork):
         if scorer.about["recurrent"] and scorer.about["beyond"]:
             raise _unbounded(recognizer)

@@ -2,7 +2,7 @@
 
 A model directory is self-contained, however it was trained:
 
-    model.safetensors   GMMs (kind ``gmm``) or a network with its class priors (kind ``nn``)
+    model.safetensors   GMMs (kind ``gmm``), a network with its class priors (kind ``nn``), or several (kind ``mean``)
     lda.safetensors, adapted/   of GMMs with transforms (`speech3.hmm.sat`)
     sat/                the model directory of such GMMs, if the network reads the features that they adapt to speakers
     hmm.json, tree.safetensors, lexiconp.txt    what the outputs mean (`speech3.hmm.model`)
@@ -68,7 +68,7 @@ from speech3.hmm import (
 )
 from speech3.io import read_about
 from speech3.language import Lexicon
-from speech3.models import AcousticModel, OnnxNetwork, load_network, logits
+from speech3.models import AcousticModel, OnnxNetwork, load_networks, logits
 from speech3.runtime import progress, say
 
 ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
@@ -107,6 +107,28 @@ class NetworkScorer:
             return logits_KP.numpy().clip(-LARGEST_PSEUDO, LARGEST_PSEUDO)
         scores_KP: np.ndarray = logits_KP.log_softmax(1).numpy() - self.log_prior_P
         return scores_KP
+
+
+@dataclass(frozen=True)
+class MeanScorer:
+    """The mean of the scores of several models; `columns` are those of the features (T, D) that each reads."""
+
+    scorers: tuple[Scorer, ...]
+    columns: tuple[slice, ...]
+
+    @property
+    def subsampling(self) -> int:
+        return self.scorers[0].subsampling
+
+    @property
+    def pseudo_likelihoods(self) -> bool:
+        return self.scorers[0].pseudo_likelihoods
+
+    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
+        parts = zip(self.scorers, self.columns, strict=True)
+        scores = [scorer.loglikes(feats_TD[:, columns], pdfs) for scorer, columns in parts]
+        mean_KP: np.ndarray = np.stack(scores).mean(0, dtype=np.float32)
+        return mean_KP
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,9 +400,13 @@ def _read(model: Path | str) -> _Parts:
         if projection := load_projection(directory):
             scorer, feat_dim = ProjectedGmm(gmm, projection), projection.inputs
     else:
-        network, log_prior_P, about = load_network(directory)
-        scorer = NetworkScorer(network, log_prior_P, pseudo_likelihoods=about.get("objective") == "lfmmi")
-        outputs, feat_dim = len(log_prior_P), network.feat_dim
+        scorers = tuple(
+            NetworkScorer(network, log_prior_P, pseudo_likelihoods=about.get("objective") == "lfmmi")
+            for network, log_prior_P, about in load_networks(directory).values()
+        )
+        dims = [each.network.feat_dim for each in scorers]
+        scorer = scorers[0] if len(scorers) == 1 else MeanScorer(scorers, tuple(map(slice, dims)))
+        outputs, feat_dim = len(scorers[0].log_prior_P), max(dims)
     _check_features(directory, features, feat_dim)
     _check_outputs(directory / "model.safetensors", outputs, known)
     _check_subsampling(directory, scorer, known)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from speech3.models.online import OnlineNetwork
     from speech3.models.onnx import to_onnx
     from speech3.models.onnx_runtime import OnnxNetwork
-    from speech3.models.registry import build, load_network, network_tensors
+    from speech3.models.registry import build, load_network, load_networks, network_tensors, refuse_mean, save_mean
     from speech3.models.split import SplitCrossEntropy, check_split, split_model
 else:
     __getattr__ = door(__file__)
@@ -66,6 +66,7 @@ __all__ = [
     "layer_table",
     "layers_of",
     "load_network",
+    "load_networks",
     "logits",
     "masked_cross_entropy",
     "model_facts",
@@ -73,6 +74,8 @@ __all__ = [
     "network_tensors",
     "parameters_of",
     "per_cent",
+    "refuse_mean",
+    "save_mean",
     "split_model",
     "to_onnx",
     "use_gemm_library",

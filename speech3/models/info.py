@@ -8,7 +8,7 @@ Axes: T frames, F feature bins.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from speech3.hmm import Gmm, load_gmm
 from speech3.io import read_about
 from speech3.models.base import AcousticModel, logits
 from speech3.models.cnn import Convolution
-from speech3.models.registry import load_network
+from speech3.models.registry import Network, load_networks
 from speech3.models.tdnn import SemiOrthogonal
 
 _PROBE_FRAMES = 48  # a multiple of every model's subsampling
@@ -81,6 +81,11 @@ class ModelInfo:
     file_bytes: int
     trained: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def members(self) -> dict[str, dict[str, Any]]:
+        """The records of several networks whose scores are averaged, by name; that of the only one as ``""``."""
+        return self.trained.get("members", {"": self.trained})
+
 
 def model_info(model: Path | str) -> ModelInfo:
     """The facts about a model directory, or about the one that contains the file `model`."""
@@ -89,7 +94,7 @@ def model_info(model: Path | str) -> ModelInfo:
     if not path.is_file():
         raise MissingError(f"{directory}: no model directory: it has no model.safetensors; pass one, such as exp/dnn")
     about, features = read_about(path), features_of_model(directory)
-    facts = _of_gmm(load_gmm(path)) if about.get("kind") == "gmm" else _of_network(directory)
+    facts = _of_gmm(load_gmm(path)) if about.get("kind") == "gmm" else _of_networks(directory)
     layers, right = facts["layers"], facts["right_context"]
     # An output waits for its own frames, for those of its context, and for those that their features need.
     latency = None if right is None else right + facts["subsampling"] - 1 + _feature_context(features)
@@ -107,8 +112,24 @@ def model_info(model: Path | str) -> ModelInfo:
     )
 
 
-def _of_network(directory: Path) -> dict[str, Any]:
-    network, _, about = load_network(directory)
+def _of_networks(directory: Path) -> dict[str, Any]:
+    parts = {name: _of_network(directory, each) for name, each in load_networks(directory).items()}
+    first = next(iter(parts.values()))
+    if len(parts) == 1:
+        return first
+
+    def most(key: str) -> int | None:
+        found = [part[key] for part in parts.values()]
+        return None if None in found else max(found)
+
+    layers = (replace(layer, name=f"{name}.{layer.name}") for name, part in parts.items() for layer in part["layers"])
+    systems = " and ".join(f"{name} ({part['system']})" for name, part in parts.items())
+    widest = {key: most(key) for key in ("feat_dim", "left_context", "right_context")}
+    return {**first, **widest, "system": f"mean of {systems}", "layers": tuple(layers)}
+
+
+def _of_network(directory: Path, found: Network) -> dict[str, Any]:
+    network, _, about = found
     return {
         "system": parse(ModelConfig, about["model"], directory / "model.safetensors").system,
         "layers": layers_of(network),

@@ -26,6 +26,7 @@ from speech3.recipe.experiment import (
     BMMI,
     LDA,
     LFMMI,
+    LFMMI_MEAN,
     SAT,
     SAT_DNN,
     SAT_LFMMI,
@@ -180,7 +181,7 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
             found[train_step(SAT_LFMMI)] = Cost(rate * hours * passes, workers)
     # Decoding, with tuning on dev.
     for system_name in e.systems:
-        family = LFMMI if system_name in (SELF, SAT_LFMMI) else system_name
+        family = LFMMI if system_name in (SELF, SAT_LFMMI, LFMMI_MEAN) else system_name
         family = family if family in _DECODING else recipe.model.system
         tuned_h = min(speech.dev, recipe.decode.tuning_minutes / 60) * _SEARCHES_OF_DEV
         found[decode_step(system_name)] = Cost(_DECODING.get(family, 0.0) * 3600 * (tuned_h + speech.test), 0)

@@ -80,7 +80,9 @@ MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 LDA, SAT = "lda", "sat"  # GMMs on transformed features (hmm.lda, hmm.sat)
 ADAPTED_STAGE = "adapted"  # the stage of what comes after decoding with sat
 SAT_DNN, SAT_LFMMI = "sat_dnn", "sat_lfmmi"  # networks on SAT's adapted features; LF-MMI's reads mel bins, too
-ADAPTED = (SAT_DNN, SAT_LFMMI)
+LFMMI_MEAN = "lfmmi_mean"  # the mean of the scores of `LFMMI` and `SAT_LFMMI`
+ON_SAT = (SAT_DNN, SAT_LFMMI, LFMMI_MEAN)
+_LFMMI_ADAPTED = (SAT_LFMMI, LFMMI_MEAN)
 GMMS = ("mono", "tri", LDA, SAT)  # systems of every recipe; monophones are decoded only if decode_mono is set
 BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
 LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
@@ -106,11 +108,11 @@ def without_mel_bins(training: TrainingConfig) -> TrainingConfig:
 def train_step(system: str) -> str:
     if system in GMMS:
         return f"hmm/{system}"
-    return "self/train" if system == SELF else f"{ADAPTED_STAGE if system in ADAPTED else 'train'}/{system}"
+    return "self/train" if system == SELF else f"{ADAPTED_STAGE if system in ON_SAT else 'train'}/{system}"
 
 
 def decode_step(system: str) -> str:
-    if system in ADAPTED:
+    if system in ON_SAT:
         return f"{ADAPTED_STAGE}/{system}.decode"
     return "self/decode" if system == SELF else f"decode/{system}"
 
@@ -188,10 +190,11 @@ class Experiment:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """All systems of this run that learn from an alignment: GMMs trained by boosted MMI, and networks."""
+        """All systems of this run but `gmms`: GMMs trained by boosted MMI, networks, the mean of two networks."""
         gmms, lfmmi = self.recipe.hmm.tri.discriminative, self.recipe.lfmmi
-        selftrained = [SELF] if lfmmi and self.recipe.untranscribed else []
-        return (*([BMMI] if gmms else []), *self.networks, *self.adapted, *([LFMMI] if lfmmi else []), *selftrained)
+        mean = [LFMMI_MEAN] if SAT_LFMMI in self.adapted else []
+        of_lfmmi = [LFMMI, *mean, *([SELF] if self.recipe.untranscribed else [])] if lfmmi else []
+        return (*([BMMI] if gmms else []), *self.networks, *self.adapted, *of_lfmmi)
 
     @property
     def earlier(self) -> tuple[str, ...]:
@@ -228,7 +231,7 @@ class Experiment:
         """The directory in `out` with the HMM and the decoding graphs of a system."""
         if system not in self.trained:
             return system
-        return LFMMI_HMM if system in (LFMMI, SELF, SAT_LFMMI) else SAT if system == SAT_DNN else "tri"
+        return LFMMI_HMM if system in (LFMMI, SELF, *_LFMMI_ADAPTED) else SAT if system == SAT_DNN else "tri"
 
     def start(self, system: str) -> Start | None:
         """The trained network that a system's network starts from, if any."""
@@ -375,12 +378,12 @@ class Experiment:
         return self.out / system / "align" / split
 
     def frames(self, network: str) -> Path:
-        own = (LFMMI, SELF, FLAT, *ADAPTED)
+        own = (LFMMI, SELF, FLAT, *ON_SAT)
         return self.out / "frames" / (network if network in own else self.frames_name(network))
 
     def feats(self, system: str, split: str) -> Mapping[str, np.ndarray]:
-        """The features that a system reads; for `SAT_LFMMI` mel bins, and after them the adapted features."""
-        presets = [self.feature_preset(system), *([SAT] if system == SAT_LFMMI else [])]
+        """The features that a system reads; for some mel bins, and after them the adapted features."""
+        presets = [self.feature_preset(system), *([SAT] if system in _LFMMI_ADAPTED else [])]
         parts = [ArkReader(self.features(preset, split) / "feats.scp") for preset in presets]
         return parts[0] if len(parts) == 1 else SideBySide(parts)
 
@@ -391,7 +394,7 @@ class Experiment:
         return source if preset == own else f"{source}_{preset}"
 
     def feature_preset(self, system: str) -> str:
-        if system in (LFMMI, SELF, FLAT, SAT_LFMMI) and self.recipe.lfmmi:
+        if system in (LFMMI, SELF, FLAT, *_LFMMI_ADAPTED) and self.recipe.lfmmi:
             return self.recipe.lfmmi.features
         if system == SAT_DNN:
             return SAT

@@ -18,9 +18,12 @@ from speech3.recipe.experiment import (
     LDA,
     LFMMI,
     LFMMI_HMM,
+    LFMMI_MEAN,
     NEGATIVES,
+    ON_SAT,
     SAT,
     SAT_DNN,
+    SAT_LFMMI,
     SELF,
     UNTRANSCRIBED,
     Experiment,
@@ -54,7 +57,7 @@ def planned_steps(e: Experiment) -> list[Step]:
     steps += [
         _decode_step(e, system, [*([train_step(system)] if system in e.trained else []), f"graph/{e.hmm_of(system)}"])
         for system in e.systems
-        if system not in (SELF, *e.adapted)
+        if system not in (SELF, *ON_SAT)
     ]
     steps += _adapted_steps(e)
     if SELF in e.trained:
@@ -436,6 +439,10 @@ def _adapted_steps(e: Experiment) -> list[Step]:
             train = _lfmmi_training(e, network, partial(speakers.train_adapted_lfmmi, e), [packed])
         steps.append(Step(packed, partial(pack, e), config, _frames(out), needs, owns=out, bulky=True))
         steps += [train, _decode_step(e, network, [train_step(network), f"graph/{e.hmm_of(network)}"])]
+    if LFMMI_MEAN in e.trained:
+        made, needs = train_step(LFMMI_MEAN), [train_step(LFMMI), train_step(SAT_LFMMI)]
+        steps.append(_model_step(made, partial(speakers.make_mean, e), e.model(LFMMI_MEAN), {}, needs))
+        steps.append(_decode_step(e, LFMMI_MEAN, [made, f"graph/{LFMMI_HMM}"]))
     return steps
 
 

@@ -9,6 +9,7 @@ OUT/sat/align/{train,dev}           alignments of these features by SAT's adapte
 OUT/frames/sat_dnn                  packed: the utterances of training with and without their speaker's transform
 OUT/sat_dnn                         a DNN on these features, with SAT's senones and graph
 OUT/frames/sat_lfmmi, OUT/sat_lfmmi  the same for LF-MMI: mel bins, and beside the convolutions the adapted features
+OUT/lfmmi_mean                      the networks of lfmmi and sat_lfmmi, which score together
 """
 
 import shutil
@@ -58,7 +59,18 @@ from speech3.hmm import (
     use_projection,
 )
 from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
-from speech3.recipe.experiment import LDA, LFMMI, LFMMI_HMM, SAT, SAT_DNN, SAT_LFMMI, Experiment, without_mel_bins
+from speech3.models import save_mean
+from speech3.recipe.experiment import (
+    LDA,
+    LFMMI,
+    LFMMI_HMM,
+    LFMMI_MEAN,
+    SAT,
+    SAT_DNN,
+    SAT_LFMMI,
+    Experiment,
+    without_mel_bins,
+)
 from speech3.recipe.language import error_rate
 from speech3.recipe.stages import (
     TOO_SHORT,
@@ -71,6 +83,7 @@ from speech3.recipe.stages import (
     training_material,
 )
 from speech3.runtime import Metrics, read_json, say, write_json, write_text
+from speech3.train import copy_model_files
 
 UNADAPTED = "+unadapted"  # after the names of utterances that are packed without a transform
 PASS = "test_pass{}"  # in decode/sat: the words of a pass before the last
@@ -325,3 +338,10 @@ def train_adapted_lfmmi(e: Experiment) -> None:
     training = config.training.model_copy(update={"max_epochs": passes})
     changes = {"model": model, "training": training, "init": None}
     train_group(config.model_copy(update=changes), e.model(SAT_LFMMI), LFMMI)
+
+
+def make_mean(e: Experiment) -> None:
+    """Write the model of the networks `LFMMI` and `SAT_LFMMI`, whose mel bins are the features of the former."""
+    out, adapted = e.model(LFMMI_MEAN), e.model(SAT_LFMMI)
+    copy_model_files(out, e.model(LFMMI_HMM), adapted)
+    save_mean(out / "model.safetensors", [e.model(LFMMI), adapted])

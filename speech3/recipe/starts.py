@@ -72,10 +72,12 @@ def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
 
 
 def _read(directory: Path, here: ModelConfig, preset: str, prefix: str, rate_hz: int | None) -> Start:
-    from speech3.train import FREE_KEYS  # here, because it imports PyTorch
+    from speech3.models import refuse_mean  # here, because these import PyTorch
+    from speech3.train import FREE_KEYS
 
     file = directory / _MODEL
     about = read_about(file)
+    refuse_mean(file, about)
     if about.get("kind") != "nn" or "model" not in about:
         raise SettingError(f"init={directory}: holds no network of this version of speech3; pass one that does")
     there = parse(ModelConfig, about["model"], file)

@@ -65,7 +65,8 @@ def write_card(directory: Path, tested: Sequence[Scored] = ()) -> None:
     Raises Speech3Error: `directory` holds no network, or one written by another version of speech3.
     """
     info = model_info(directory)
-    if missing := {"info", "history", "versions"} - info.trained.keys():
+    trained = next(iter(info.members.values()))
+    if missing := {"info", "history", "versions"} - trained.keys():
         raise MissingError(
             f"{info.path}: lacks {', '.join(sorted(missing))}, so no model card can be written; pass the directory of "
             f"a trained network"
@@ -80,15 +81,16 @@ def counted(packed: Mapping[str, PackedFrames]) -> dict[str, dict[str, int]]:
 
 
 def card(subject: Subject) -> str:
-    info, about = subject.info, subject.info.trained
+    members = subject.info.members
+    about = next(iter(members.values()))
     corpus = about["info"].get("corpus") or about["info"].get("data")
     sections = {
         f"{subject.name}: acoustic model{f' trained on {corpus}' if corpus else ''}": _opening(subject),
         "Results": _results(subject),
         "Use": _use(subject),
-        "Data": _data(subject),
-        "Model": _model(info),
-        "Training": _training(about),
+        **{_of("Data", name): _data(each, subject.features) for name, each in members.items()},
+        "Model": _model(subject.info),
+        **{_of("Training", name): _training(each) for name, each in members.items()},
         "Limits": "\n".join(f"- {limit}" for limit in _limits(subject)),
         "Versions": ", ".join(f"{name} {version}" for name, version in about["versions"].items()),
     }
@@ -97,9 +99,16 @@ def card(subject: Subject) -> str:
     )
 
 
+def _of(head: str, name: str) -> str:
+    return f"{head} of {name}" if name else head
+
+
 def _opening(subject: Subject) -> str:
-    about, outputs = subject.info.trained, subject.outputs
-    article = "An" if subject.info.system.startswith("l") else "A"
+    members, outputs = subject.info.members, subject.outputs
+    about = next(iter(members.values()))
+    what = f"{'An' if subject.info.system.startswith('l') else 'A'} {subject.info.system.upper()}"
+    if len(members) > 1:
+        what = f"A mean of the networks {' and '.join(members)}"
     if isinstance(outputs, Hmm):
         lexicon = outputs.lexicon
         words = len({each.word for each in lexicon.pronunciations})
@@ -110,7 +119,7 @@ def _opening(subject: Subject) -> str:
     if about.get("objective") == "lfmmi":
         often = "third frame (trained with LF-MMI)"
     return (
-        f"{article} {subject.info.system.upper()} that scores, for every {often}, how well each of "
+        f"{what} that scores, for every {often}, how well each of "
         f"{subject.info.senones:,} senones fits the audio. It is the acoustic model of a hybrid recogniser, in which "
         f"hidden Markov models turn these scores into words. The senones are {meant}. Trained by speech3 "
         f"{about['versions']['speech3']}."
@@ -121,8 +130,7 @@ def _last_is_best(about: dict[str, Any]) -> bool:
     return TrainingConfig.model_construct(**about["training"]).last_is_best
 
 
-def _results(subject: Subject) -> str:
-    about = subject.info.trained
+def _accuracy(about: dict[str, Any]) -> str:
     when = f"after {parameters_of(about)}" if about["best_epoch"] else "before training"
     if about.get("averaged_epochs"):
         when = f"by the {parameters_of(about)}"
@@ -142,6 +150,12 @@ def _results(subject: Subject) -> str:
         accuracy += f"; held-out phone error rate with a phone loop {per_cent(about['heldout_per'])}"
     if about["train_accuracy"] is not None:
         accuracy += f"; {per_cent(about['train_accuracy'])} of the training frames, during that epoch"
+    return accuracy
+
+
+def _results(subject: Subject) -> str:
+    found = [f"{name}: {_accuracy(each)}" if name else _accuracy(each) for name, each in subject.info.members.items()]
+    accuracy = ".\n\n".join(found)
     if not subject.tested:
         return f"{accuracy}.\n\nWord error rate: not measured."
     rows = [("test set", "utterances", "words", "WER %", "95 % interval", "CER %", "95 % interval", "decoded with")]
@@ -159,6 +173,8 @@ def _use(subject: Subject) -> str:
         f"speech3 align {subject.name} DIR OUT               # times of phones and words",
         f"speech3 train my.yaml --init {subject.name}        # fine-tune it on other speech",
     ]
+    if len(subject.info.members) > 1:  # only one network can be trained further
+        lines.pop()
     if not subject.tested:
         lines.insert(0, f"speech3 tune {subject.name} DEV    # once, before decoding: finds the acoustic scale")
     features = subject.features
@@ -168,11 +184,10 @@ def _use(subject: Subject) -> str:
     return f"```sh\n{_aligned(lines)}\n```\n\n{rate}The directory is self-contained and can be copied anywhere."
 
 
-def _data(subject: Subject) -> str:
-    about = subject.info.trained
+def _data(about: dict[str, Any], features: FeatureConfig | None) -> str:
     rows = [("part", "utterances", "frames", "hours", "digest")]
     for name, part in about.get("data", {}).items():
-        hours = f"{part['frames'] * subject.features.frame_shift / 3.6e6:.2f}" if subject.features else "?"
+        hours = f"{part['frames'] * features.frame_shift / 3.6e6:.2f}" if features else "?"
         rows.append((name, f"{part['utterances']:,}", f"{part['frames']:,}", hours, about["frames"][name]))
     noted = {"corpus": "Corpus", "data": "Data directory", "alignment": "Labels from the alignment by"}
     noted["speed_perturb"] = "Also trained on copies at the speeds"
@@ -188,7 +203,7 @@ def _model(info: ModelInfo) -> str:
     header, *rows = layer_table(info)
     shown = [(name, kind, shapes, output, parameters, flops) for name, kind, parameters, shapes, output, flops in rows]
     head = (header[0], header[1], header[3], header[4], header[2], header[5])
-    config = {"model": info.trained["model"]}
+    config = {name or "model": about["model"] for name, about in info.members.items()}
     return f"{_pairs(model_facts(info))}\n\n{_table([head, *shown], left=4)}\n\n{_keys(config)}"
 
 
@@ -216,7 +231,7 @@ def _limits(subject: Subject) -> list[str]:
         "It was trained on the speakers, rooms, microphones and language of its data: evaluate it on yours "
         "(`speech3 score`)."
     ]
-    if not _last_is_best(subject.info.trained):
+    if not all(map(_last_is_best, subject.info.members.values())):
         found.append(
             "The epoch was selected on the held-out frames, so results on them are slightly better than on "
             "other speech."

@@ -19,6 +19,7 @@ from speech3.errors import DataError, FormatError, MismatchError, MissingError, 
 from speech3.frames import PackedFrames
 from speech3.hmm import Hmm, PdfsOnly, load_outputs, output_difference
 from speech3.io import load_tensors, read_about
+from speech3.models import refuse_mean
 from speech3.runtime import say
 from speech3.train.parts import num_outputs
 
@@ -80,7 +81,9 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     path = path / "model.safetensors" if path.is_dir() else path
     if not path.is_file():
         raise MissingError(f"{path}: no such file; pass --init the directory of a trained network")
-    if read_about(path).get("kind") == "gmm":
+    about = read_about(path)
+    refuse_mean(path, about)
+    if about.get("kind") == "gmm":
         raise FormatError(f"{path}: holds Gaussians; pass --init the directory of a trained network")
     tensors, about = load_tensors(path, "nn")
     if missing := {"model", "feat_dim", "num_senones"} - about.keys():

@@ -57,11 +57,14 @@ def test_its_steps_come_after_what_they_need(tmp_path: Path):
         "adapted/sat_lfmmi.frames",
         "adapted/sat_lfmmi",
         "adapted/sat_lfmmi.decode",
+        "adapted/lfmmi_mean",
+        "adapted/lfmmi_mean.decode",
     }
     assert set(names) - {step.name for step in planned_steps(plain)} == new
-    assert with_it.systems == (*plain.systems, "sat_lfmmi", "lfmmi")
+    assert with_it.systems == (*plain.systems, "sat_lfmmi", "lfmmi", "lfmmi_mean")
     # It has the senones and the graph of lfmmi; there is none without SAT, or with a network to start from.
     assert with_it.hmm_of("sat_lfmmi") == "lfmmi_hmm" and with_it.feature_preset("sat_lfmmi") == "fbank40_utt"
+    assert with_it.hmm_of("lfmmi_mean") == "lfmmi_hmm" and with_it.feature_preset("lfmmi_mean") == "fbank40_utt"
     for key, need in (
         ("hmm.sat=null", "hmm.sat"),
         ("lfmmi.model=tdnn", "lfmmi.model=cnn_tdnn"),
@@ -71,6 +74,7 @@ def test_its_steps_come_after_what_they_need(tmp_path: Path):
             open_experiment("digits", tmp_path, None, ["lfmmi.adapted=true", key], "")
     costs = expected_costs(with_it, Speech(1.0, 0.1, 0.1))
     assert costs["adapted/sat_lfmmi"].seconds == costs["train/lfmmi"].seconds
+    assert costs["adapted/lfmmi_mean.decode"] == costs["decode/lfmmi"]
     assert costs["adapted/sat_lfmmi.frames"].size == 2.1 * 360_000 * 80 * 4
 
 

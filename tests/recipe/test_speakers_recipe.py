@@ -59,15 +59,16 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
                    "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi", "decode/lda", "decode/sat", "decode/lfmmi",
                    "adapted/features", "adapted/align", "adapted/sat_dnn.frames", "adapted/sat_dnn",
                    "adapted/sat_dnn.decode", "adapted/sat_lfmmi.frames", "adapted/sat_lfmmi",
-                   "adapted/sat_lfmmi.decode", "score", "report"]  # fmt: skip
+                   "adapted/sat_lfmmi.decode", "adapted/lfmmi_mean", "adapted/lfmmi_mean.decode", "score",
+                   "report"]  # fmt: skip
     rates = dict(re.findall(r"^digits (\w+) WER (\d+\.\d\d) \[", process.stdout, re.M))
-    assert list(rates) == ["mono", "tri", "lda", "sat_pass1", "sat", "dnn", "sat_dnn", "sat_lfmmi", "lfmmi"]
-    assert all(float(rate) < 60 for system, rate in rates.items() if not system.endswith("lfmmi")), rates
+    assert " ".join(rates) == "mono tri lda sat_pass1 sat dnn sat_dnn sat_lfmmi lfmmi lfmmi_mean"
+    assert all(float(rate) < 60 for system, rate in rates.items() if "lfmmi" not in system), rates
     projection, adapted = load_projection(mine / "sat"), load_adapted(mine / "sat")
     assert projection and projection.matrix.shape == (20, 91) and projection.inputs == 39
     assert adapted.gmm.num_pdfs == len(adapted.frames) and adapted.passes == 2
     page = (mine / "report.html").read_text()
-    assert ">sat</td>" in page and "WER % in pass 1" in page
+    assert ">sat</td>" in page and ">lfmmi_mean</td>" in page and "WER % in pass 1" in page
     # What later stages read.
     features = ArkReader(mine / "features" / "sat" / "train" / "feats.scp")
     plain = ArkReader(mine / "features" / "mfcc13_d2_utt" / "train" / "feats.scp")
@@ -109,7 +110,7 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     assert wrong.returncode == 1 and "does not adapt to speakers" in wrong.stderr
     # Networks on adapted features read recordings, too: the GMMs beside them make the earlier passes.
     waves = [test / path for path in sorted((test / "wav.scp").read_text().split()[1::2])[:2]]
-    for system in ("sat_dnn", "sat_lfmmi"):
+    for system in ("sat_dnn", "sat_lfmmi", "lfmmi_mean"):
         decoded = speech3("decode", mine / system, test, tmp_path / system)
         assert decoded.returncode == 0, decoded.stderr
         words = (mine / "decode" / system / "test" / "hyp.txt").read_text()
@@ -122,6 +123,7 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     given = ("--transforms", tmp_path / "sat_lfmmi" / "sat")
     again = speech3("decode", mine / "lfmmi", test, tmp_path / "both", "--with", mine / "sat_lfmmi", *given)
     assert again.returncode == 0 and "adapting to speakers" not in again.stderr, again.stderr
+    assert "## Training of sat_lfmmi" in (mine / "lfmmi_mean" / "MODEL_CARD.md").read_text()
     (tmp_path / "silent").mkdir()
     soundfile.write(tmp_path / "silent" / "quiet.wav", np.zeros(16000), 16000)
     decoded = speech3("decode", mine / "sat_dnn", tmp_path / "silent", tmp_path / "none")

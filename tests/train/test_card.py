@@ -1,5 +1,6 @@
 """The model card says what is in the directory, and the same twice."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from speech3.frames.packed import write_frames
 from speech3.hmm.model import Hmm, PdfsOnly, monophone_tree
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.language.lexicon import Lexicon, Pronunciation
+from speech3.models import save_mean
 from speech3.train import train
 from speech3.train.card import Scored, write_card
 
@@ -176,3 +178,15 @@ def test_a_run_that_began_with_a_model_and_made_it_no_better(tmp_path):
         in card
     )
     assert about["best_epoch"] == 0 and "after epoch 0" not in card
+
+
+def test_the_card_of_a_mean_describes_both_networks(tmp_path):
+    one = _train(tmp_path)
+    two, mean = (Path(shutil.copytree(one, tmp_path / name)) for name in ("two", "mean"))
+    save_mean(mean / "model.safetensors", [one, two])
+    write_card(mean, (TESTED,))
+    card = (mean / "MODEL_CARD.md").read_text()
+    assert card.startswith("# mean: acoustic model trained on made up\n\nA mean of the networks out and two")
+    heads = ["Results", "Use", "Data of out", "Data of two", "Model", "Training of out", "Training of two"]
+    assert [line[3:] for line in card.splitlines() if line.startswith("## ")] == [*heads, "Limits", "Versions"]
+    assert "12.34" in card and "--init" not in card and card.count("held-out frames are classified correctly") == 2
