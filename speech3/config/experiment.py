@@ -218,6 +218,17 @@ class UntranscribedConfig(_RecordingsConfig):
     )
 
 
+class NegativesConfig(_RecordingsConfig):
+    """Training utterances in which nobody says a word of the domain; ``negatives: DIR`` is enough."""
+
+    recordings: str | None = Field(  # type: ignore[assignment]
+        None,
+        description="folder of recordings of other speech, or Kaldi data directory; none: the corpus's own speech in"
+        " shuffled pieces",
+    )
+    share: float = Field(0.5, gt=0, le=10, description="length of the negatives by that of the training speech")
+
+
 class PretrainedConfig(_RecordingsConfig):
     """Recordings without transcripts on which the networks of a recipe are pretrained; ``pretrain: DIR`` is enough."""
 
@@ -233,6 +244,11 @@ class RecipeConfig(_ByFamily):
     speed_perturb: tuple[float, ...] = Field((), description="also train on copies at these speeds, such as 0.9, 1.1")
     augment: AugmentConfig | None = Field(
         None, description="also train the networks on augmented copies: a preset in conf/augment, or keys"
+    )
+    negatives: NegativesConfig | None = Field(
+        None,
+        description="also train on noises and other speech, so that the models recognise no words in them: {}, or a"
+        " directory of other speech",
     )
     seed: int = Field(1, ge=0)
     jobs: int = Field(0, ge=0, description="number of processes; 0: one per core")
@@ -326,10 +342,12 @@ class RecipeConfig(_ByFamily):
                 "lm.letters: words are spelled where their letters are their phones and the language model is an n-gram"
                 " of words: set lexicon=graphemes units=words, without lm.grammar; or set lm.letters=0"
             )
-        if self.lm.filler and (self.letters or self.units != "words"):
+        for key in ("lm.filler",) * self.lm.filler + ("negatives",) * (self.negatives is not None):
+            if not self.letters and self.units == "words":
+                continue
             raise ValueError(
-                "lm.filler: a filler takes the place of whole words, and here words are spelled by letters or pieces:"
-                " set lm.filler=false, or lm.letters=0 and units=words"
+                f"{key}: a filler takes the place of whole words, and here words are spelled by letters or pieces:"
+                f" set {key}={'false' if self.lm.filler else 'null'}, or lm.letters=0 and units=words"
             )
         return self
 

@@ -243,7 +243,7 @@ def _set(values: dict[str, Any], keys: list[str], value: Any, override: str) -> 
             here[key] = _expand(key, here[key])
         if keys[: index + 1] == ["training", "codec"] and isinstance(here.get(key), str):
             here[key] = {"kind": here[key]}  # a codec may be given by its name alone
-        if keys[: index + 1] in (["untranscribed"], ["pretrain"]) and isinstance(here.get(key), str):
+        if keys[: index + 1] in (["untranscribed"], ["pretrain"], ["negatives"]) and isinstance(here.get(key), str):
             here[key] = {"recordings": here[key]}
         if keys[index] == "pretraining" and isinstance(here.get(key), str):
             here[key] = {"task": here[key]}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from speech3.data.audio import END_TOLERANCE_S, AudioError, AudioInfo, info, write_wav
     from speech3.data.augment.augmenter import Augmenter, make_augmenter, seed_of
     from speech3.data.augment.copies import augment_data, copy_prefix, perturb_speed
+    from speech3.data.augment.negatives import NEGATIVE_S, NOISE, OTHER_SPEECH, separate_speakers, write_negatives
     from speech3.data.augment.noises import (
         active_rms,
         add_noise,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         resample,
         reverberate,
         room_response,
+        utterance_sounds,
     )
     from speech3.data.broad_classes import SILENCE, broad_class, folded, is_arpabet, is_silence
     from speech3.data.datadir import (
@@ -98,6 +100,9 @@ __all__ = [
     "APOSTROPHES",
     "DATADIR_FILES",
     "END_TOLERANCE_S",
+    "NEGATIVE_S",
+    "NOISE",
+    "OTHER_SPEECH",
     "SILENCE",
     "STDIN",
     "SYMBOLS",
@@ -168,12 +173,14 @@ __all__ = [
     "seed_of",
     "segment_name",
     "sentences_of_file",
+    "separate_speakers",
     "some_of_each_kind",
     "sphere_length_s",
     "split_by_speaker",
     "split_by_utterance",
     "subset",
     "symbols_in",
+    "utterance_sounds",
     "validate",
     "warn_of_problems",
     "with_progress",
@@ -181,5 +188,6 @@ __all__ = [
     "words_with_sharp_s",
     "write_datadir",
     "write_mended",
+    "write_negatives",
     "write_wav",
 ]

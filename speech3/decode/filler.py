@@ -1,10 +1,11 @@
 """A filler: a loop of phones that takes the place of words that a graph lacks, of noise and of other speech.
 
-A path through the filler is written `<unk>`. It is spelled as an unseen word is (`speech3.decode.grammar`), in units
-that are phones instead of letters, such as ``<AH>￭ ￭<T>￭ ￭<S>``; all phones are equally probable everywhere. So it can
-stand where the language model backs off, and before, after or in place of the sentences of a grammar; it can be
-aligned, and its probability in a lattice lowers the confidence of the words that it competes with (compare Bazzi and
-Glass 2000).
+The phones are those of words or, in a model that was trained with negatives (`speech3.data.augment.negatives`), the two
+of noise and other speech. A path through the filler is written `<unk>`, or not at all if it begins with noise. It is
+spelled as an unseen word is (`speech3.decode.grammar`), in units that are phones instead of letters, such as
+``<AH>￭ ￭<T>￭ ￭<S>``; all phones are equally probable everywhere. So it can stand where the language model backs off,
+and before, after or in place of the sentences of a grammar; it can be aligned, and its probability in a lattice lowers
+the confidence of the words that it competes with (compare Bazzi and Glass 2000).
 
 Each phone costs `PHONE_COST`, less than its probability would, or the filler could not compete with words of many
 phones. A cost of the whole filler, chosen on dev (`speech3.decode.tune`), is added to the arcs that write its first
@@ -15,22 +16,25 @@ Axes: V symbols of a graph.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from speech3.data import NOISE
 from speech3.decode.grammar import BACKOFF, Grammar, Spelling, bare, begins_filler, spelling_with
 from speech3.hmm import Hmm, phone_groups
 from speech3.io import FstBuilder
-from speech3.language import BOS, EOS, JOINER, NEVER, ArpaLm, from_ngrams, letter_units
+from speech3.language import BOS, EOS, JOINER, NEVER, UNKNOWN, ArpaLm, from_ngrams, letter_units
 
 _WEIGHT = 0.01  # of a filler before its cost; so small that the words keep their probabilities
 _LENGTH = 6.0  # mean number of phones of a filler
 PHONE_COST = 0.45  # nats; chosen on dev of `digits` and 30 s of each kind of sound of tests/benchmarks/false_words.py
+_SILENCE_COST = 0.0  # of silence alone, where the language model is an n-gram; a cost of 2 leaves more words in tones
 FILLER_OFF = 100.0  # a cost with which no filler survives a beam
 
 
-def phone_filler(hmm: Hmm) -> Spelling | None:
-    """The filler for a model; None if the lexicon has fewer than two phones that are spoken.
+def phone_filler(hmm: Hmm, *, phones: bool = True, garbage: bool = False) -> Spelling | None:
+    """The filler for a model, of the `phones` of words, those of `garbage`, or both; None if the lexicon lacks them.
 
     Phones that differ only in stress, tone or position in the word are one: the most frequent of them.
     """
@@ -44,10 +48,11 @@ def phone_filler(hmm: Hmm) -> Spelling | None:
         for names in ([lexicon.phones[number - 1] for number in group] for group in phone_groups(lexicon))
         if apart.isdisjoint(names)
     ]
-    if len(spoken) < 2:
-        return None
-    phones = {f"<{phone}>": (phone,) for phone in spoken}
-    return spelling_with(hmm, _uniform(list(phones)), _WEIGHT, phones)
+    units: dict[str, tuple[str, ...]] = {f"<{phone}>": (phone,) for phone in spoken if phones and len(spoken) > 1}
+    if garbage:
+        symbols = (word for word in (UNKNOWN, NOISE) if word in lexicon.by_word)
+        units |= {word: lexicon.by_word[word][0].phones for word in symbols}
+    return spelling_with(hmm, _uniform(list(units)), _WEIGHT, units) if units else None
 
 
 def _uniform(letters: Sequence[str]) -> ArpaLm:
@@ -97,6 +102,16 @@ def with_filler(grammar: Grammar, filler: Spelling) -> Grammar:
             cost = -math.log(10) * filler.letters.prob_G[1 + filler.letters.numbers[word]]
             builder.arc(within, within if word.endswith(JOINER) else after, label[word], label[word], float(cost))
     return Grammar(words, builder.fst(), grammar.source, grammar.dropped)
+
+
+def with_silence(grammar: Grammar) -> Grammar:
+    """The grammar of an n-gram model, which seldom knows an empty sentence, with silence alone at a cost of its own.
+
+    Without it a recording in which nobody speaks gets the word that fits it least badly.
+    """
+    final_S = grammar.fst.final_S.copy()
+    final_S[grammar.fst.start] = min(final_S[grammar.fst.start], _SILENCE_COST)
+    return replace(grammar, fst=replace(grammar.fst, final_S=final_S))
 
 
 def phone_costs(words: Sequence[str]) -> np.ndarray:

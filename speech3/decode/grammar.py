@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from speech3.data import NOISE
 from speech3.errors import DataError, FormatError, MismatchError, MissingError, listed
 from speech3.hmm import Hmm, PdfsOnly, Segment, has_phones, with_pronunciations
 from speech3.io import ARC, Fst, FstBuilder
@@ -33,6 +34,7 @@ from speech3.language import (
     Pronunciation,
     WordGraph,
     add_letter_model,
+    is_word,
     read_arpa,
     read_lexicon,
     states_of,
@@ -60,10 +62,12 @@ class Grammar:
 
 
 def one_word_grammar(lexicon: Lexicon) -> Grammar:
-    """The grammar of exactly one word of the lexicon, all equally probable, without `<unk>`; refused if it is empty."""
-    words = [word for word in lexicon.by_word if word != UNKNOWN]
+    """The grammar of exactly one word of the lexicon, all equally probable, no symbol; refused if it is empty."""
+    words = [word for word in lexicon.by_word if is_word(word)]
     if not words:
-        raise DataError("the lexicon has no word except <unk>, so a one-word grammar is empty; add words to it")
+        raise DataError(
+            "the lexicon has only symbols such as <unk>, no word, so a one-word grammar is empty; add words to it"
+        )
     builder = FstBuilder()
     start, end = builder.state(), builder.state(final=0.0)
     for label in range(1, len(words) + 1):
@@ -137,7 +141,7 @@ def continues(unit: str, mark: str) -> bool:
 
 
 def begins_filler(unit: str) -> bool:
-    """Whether a unit is the first phone of a filler (`speech3.decode.filler`), which is written `<unk>`."""
+    """Whether a unit is the first phone of a filler (`speech3.decode.filler`)."""
     return unit.startswith("<") and unit.endswith(JOINER)
 
 
@@ -159,19 +163,20 @@ def join_words(pieces: Sequence[str], mark: str = WORD_START) -> tuple[str, ...]
 def join_segments(pieces: Sequence[Segment], mark: str = WORD_START) -> list[Segment]:
     """Words with times from pieces with times: from the start of the first piece to the end of the last.
 
-    A filler is `<unk>`. The confidence of a word is the lowest of its pieces; None if it is unknown for a piece.
+    A filler is `<unk>`; one that begins with noise is left out. The confidence of a word is the lowest of its pieces;
+    None if it is unknown for a piece.
     """
     words: list[Segment] = []
     for piece in pieces:
         label = bare(piece.label)
         if words and continues(piece.label, mark):
             confidence = _least(words[-1].confidence, piece.confidence)
-            whole = UNKNOWN if words[-1].label == UNKNOWN else words[-1].label + label
+            whole = words[-1].label + ("" if words[-1].label in (UNKNOWN, NOISE) else label)
             words[-1] = Segment(words[-1].start_s, piece.end_s, whole, confidence)
         else:
-            label = UNKNOWN if begins_filler(piece.label) else label
+            label = UNKNOWN if begins_filler(piece.label) and label != NOISE else label
             words.append(Segment(piece.start_s, piece.end_s, label, piece.confidence))
-    return words
+    return [word for word in words if word.label != NOISE]
 
 
 def join_confidences(pieces: Sequence[str], confidences: Sequence[float], mark: str = WORD_START) -> list[float]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from speech3.decode.beam_search import SearchGraph, search_graph
-from speech3.decode.filler import filler_costs, phone_costs, with_filler
+from speech3.decode.filler import filler_costs, phone_costs, with_filler, with_silence
 from speech3.decode.grammar import (
     GRAPH_LEXICON,
     LETTERS,
@@ -301,6 +301,7 @@ def build_graph(
         grammar = with_filler(lm, spelling) if spelling else lm
     else:
         grammar = from_arpa(spelling.added_to(lm) if spelling else lm, hmm.lexicon)
+        grammar = with_silence(grammar) if spelling and spelling.is_filler else grammar
     out = Path(out)
     if len(grammar.fst.arcs_A) > _SLOW_ARCS:
         say(f"  {out.name}: a graph of {len(grammar.words) - 2:,} words and {len(grammar.fst.arcs_A):,} n-grams")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import jiwer
@@ -121,11 +122,13 @@ def tune_recognizer(
     config: DecodeConfig,
     jobs: int = 1,
     error_rate: ErrorRate = jiwer.wer,
+    negatives: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Tuning:
     """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json.
 
     The cost of fillers, if the graph has them, and a calibration of the words' posteriors are written with them. The
     grid is searched on ``config.tuning_minutes`` of the dev set, but the error rate returned is that of the whole set.
+    `negatives` are features of sounds without words, for the cost and the calibration (`tune_filler`).
     """
     graph = recognizer.tuning_graph.with_filler_cost(FILLER_OFF)
     shift_s = recognizer.features.frame_shift / 1000
@@ -146,7 +149,8 @@ def tune_recognizer(
     best, setting, filler_cost = found.best, (found.best.acoustic_scale, found.best.word_penalty), FILLER_OFF
     if graph.has_filler:
         part = {key: said[key] for key in chosen}
-        filler = tune_filler(graph, scores(chosen), part, config, found, jobs, error_rate)
+        silent = recognizer.scores(negatives), len(negatives)
+        filler = tune_filler(graph, scores(chosen), part, config, found, jobs, error_rate, silent)
         found = replace(found, words=filler.words, calibration=filler.calibration)
         graph, filler_cost = graph.with_filler_cost(filler.cost), filler.cost
     if rest:

@@ -451,9 +451,8 @@ class _Segment:
 
 
 def silence_pdfs(recognizer: TrainedModel) -> np.ndarray:
-    """The pdfs of silence, int64; empty if only the number of pdfs is known."""
+    """The pdfs of silence and noises, int64; empty if only the number of pdfs is known."""
     if not isinstance(recognizer.outputs, Hmm):
         return np.empty(0, np.int64)
     hmm = recognizer.hmm
-    phones = [hmm.lexicon.phone_ids[phone] for phone in hmm.lexicon.silence_phones]
-    return np.unique([pdf for phone in phones for pdf in hmm.pdfs(0, phone, 0)])
+    return np.unique([pdf for phone in hmm.lexicon.context_free for pdf in hmm.pdfs(0, phone, 0)])

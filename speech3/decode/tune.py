@@ -32,7 +32,9 @@ _CLIP = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit o
 _STEPS, _PRIOR = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
 ErrorRate = Callable[[list[str], list[str]], float]
 FILLER_COSTS = (-4.0, -2.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # with the graph's own cost, more would exceed the beam
+FALSE_WORDS = 0.03  # for each negative, which lasts three to four seconds: one in two minutes
 _Found = tuple[Hypothesis, Lattice] | None
+_Words = dict[str, tuple[str, ...]]
 _MAX_BYTES = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
 
 
@@ -217,29 +219,55 @@ def tune_filler(
     found: Tuning,
     jobs: int = 1,
     error_rate: ErrorRate = jiwer.wer,
+    negatives: tuple[Scores, int] = ((), 0),
 ) -> FillerTuning:
-    """Find the lowest cost of fillers with which the error rate is not higher than without (`found`).
+    """Find the cost of fillers, and calibrate the words' posteriors with it.
 
-    The costs are bisected, since errors grow as the cost falls. If even the highest is too low, fillers are off.
+    It is the lowest with which the error rate is not higher than without fillers (`found`); with negatives, the highest
+    above it with which few words are found in them, if there is one. Words in negatives are wrong in the calibration.
+
+    Costs are bisected, since errors grow as the cost falls, and words in negatives become fewer. If even the highest is
+    too low, fillers are off.
+
+    `negatives`: scores of utterances in which there is no word, and their number.
     """
     setting, least = (found.best.acoustic_scale, found.best.word_penalty), found.best.error_rate
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
-    chosen, low, high = FillerTuning(FILLER_OFF, found.words, found.calibration), 0, len(FILLER_COSTS)
-    with closing(_KeptScores(scores)) as kept:
+    costs = (*FILLER_COSTS, FILLER_OFF)
+
+    def latticed(utterances: Scores, count: int, place: int) -> tuple[Graph, dict[str, _Found], _Words]:
+        costly = graph.with_filler_cost(costs[place])
+        shown = progress(utterances, count, f"fillers at cost {costs[place]:g}")
+        each = dict(lattices(costly, shown, quick, setting, jobs))
+        return costly, each, {key: tuple(filter(is_word, one[0].words)) if one else () for key, one in each.items()}
+
+    with closing(_KeptScores(scores)) as kept, closing(_KeptScores(negatives[0])) as sounds:
+        chosen, low, high = FillerTuning(FILLER_OFF, found.words, found.calibration), 0, len(FILLER_COSTS)
         while low < high:
             middle = (low + high) // 2
-            costly = graph.with_filler_cost(FILLER_COSTS[middle])
-            shown = progress(kept, len(references), f"fillers at cost {FILLER_COSTS[middle]:g}")
-            each = dict(lattices(costly, shown, quick, setting, jobs))
-            words = {key: tuple(filter(is_word, one[0].words)) if one else () for key, one in each.items()}
+            costly, each, words = latticed(kept, len(references), middle)
             rate = error_rate_of(references, words, error_rate)
-            say(f"  fillers at cost {FILLER_COSTS[middle]:g}: {100 * rate:.2f} %")
+            say(f"  fillers at cost {costs[middle]:g}: {100 * rate:.2f} %")
             if rate <= least + 1e-9:
                 calibration = _calibrated(costly, each, references, setting[0])
-                chosen, high = FillerTuning(FILLER_COSTS[middle], words, calibration), middle
+                chosen, high = FillerTuning(costs[middle], words, calibration), middle
             else:
                 low = middle + 1
-    return chosen
+        if not negatives[1]:
+            return chosen
+        best, high = low, len(costs) - 1
+        while low <= high:
+            middle = (low + high + 1) // 2
+            words = latticed(sounds, negatives[1], middle)[2]
+            false = sum(map(len, words.values()))
+            say(f"  fillers at cost {costs[middle]:g}: {false} words in {len(words)} negatives")
+            if false <= FALSE_WORDS * len(words):
+                best, low = middle, middle + 1
+            else:
+                high = middle - 1
+        costly, each, words = latticed(kept, len(references), best)
+        every = each | latticed(sounds, negatives[1], best)[1]
+        return FillerTuning(costs[best], words, _calibrated(costly, every, references, setting[0]))
 
 
 def _calibrated(
@@ -251,8 +279,10 @@ def _calibrated(
     for utterance, each in progress(found.items(), len(found), "confidences"):
         values = confidences_in(graph, each[1], each[0].units, scale) if each else None
         if each and values:
-            posteriors += join_confidences(each[0].units, values, graph.mark) if graph.mark else values
-            correct += correct_words(references[utterance], each[0].words)
+            joined = join_confidences(each[0].units, values, graph.mark) if graph.mark else values
+            words = [place for place, word in enumerate(each[0].words) if is_word(word)]
+            posteriors += [joined[place] for place in words]
+            correct += correct_words(references.get(utterance, ()), [each[0].words[place] for place in words])
     return fit_calibration(posteriors, correct)
 
 

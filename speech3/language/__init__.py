@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         mark_positions,
         read_dictionary,
         read_lexicon,
+        with_garbage,
         without_variant,
         write_lexicon,
     )
@@ -145,6 +146,7 @@ __all__ = [
     "train_pieces",
     "voice_of",
     "voices",
+    "with_garbage",
     "without_variant",
     "write_arpa",
     "write_lexicon",

@@ -16,7 +16,7 @@ from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from speech3.data import SYMBOLS, matching_paths, other_format
+from speech3.data import NOISE, SYMBOLS, matching_paths, other_format
 from speech3.errors import DataError, FormatError, MissingError, listed
 from speech3.language.notation import check_words, without_notation
 from speech3.language.pronounce import Phones
@@ -146,6 +146,14 @@ class Lexicon:
                 f"not in the lexicon: {listed(missing)}; add them, or add a line `{UNKNOWN} {SPOKEN_NOISE}`"
             )
         return [word if word in self.by_word else UNKNOWN for word in words]
+
+
+def with_garbage(lexicon: Lexicon) -> Lexicon:
+    """The lexicon with a word for noise and one for other speech, each with a phone of its own, if it lacks them."""
+    garbage = (Pronunciation(NOISE, ("NSN",)), Pronunciation(UNKNOWN, (SPOKEN_NOISE,)))
+    lacking = tuple(pron for pron in garbage if pron.word not in lexicon.by_word)
+    noises = dict.fromkeys((*lexicon.noise_phones, *(phone for pron in lacking for phone in pron.phones)))
+    return replace(lexicon, pronunciations=(*lexicon.pronunciations, *lacking), noise_phones=tuple(noises))
 
 
 def mark_positions(lexicon: Lexicon) -> Lexicon:

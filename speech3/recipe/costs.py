@@ -111,7 +111,9 @@ def hours_of_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
     """Hours of speech; None if they are not known before the stage `data` has run."""
     try:
         if not any(each.why for each in plan if each.step.stage == "data"):
-            train, dev, test = (sum(lengths_s(read_datadir(e.data(split))).values()) / 3600 for split in e.splits)
+            train, dev, test = (
+                sum(lengths_s(read_datadir(e.data(split))).values()) / 3600 for split in (e.speech, "dev", "test")
+            )
             return Speech(train, dev, test)
         hours = _hours_of(e, e.source) if e.source else 0.0
     except Speech3Error:

@@ -68,7 +68,18 @@ from speech3.features import silent_in
 from speech3.hmm import ADAPTED, DataWaves, Segment, align_utterances, read_ctm, suspicions, usable_transcripts
 from speech3.io import ArkReader, load_tensors
 from speech3.recipe import speakers
-from speech3.recipe.experiment import BMMI, GMMS, LFMMI, LFMMI_HMM, ON_SAT, SAT, SAT_DNN, Experiment, train_step
+from speech3.recipe.experiment import (
+    BMMI,
+    GMMS,
+    LFMMI,
+    LFMMI_HMM,
+    NEGATIVES,
+    ON_SAT,
+    SAT,
+    SAT_DNN,
+    Experiment,
+    train_step,
+)
 from speech3.recipe.language import error_rate, spoken
 from speech3.recipe.stages import aligning_recognizer
 from speech3.recipe.steps import seconds_of
@@ -253,7 +264,8 @@ def decode_system(e: Experiment, system: str) -> None:
         found, dev = (passes.last, passes.feats) if passes.helps else (passes.first, dev)
         recognizer, test, earlier_s = speakers.passes_on_test(e, test)
     else:
-        found = tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric))
+        negatives = e.feats(system, NEGATIVES) if e.recipe.negatives and system not in ON_SAT else {}
+        found = tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric), negatives)
     best = found.best
     setting = f"acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}"
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")

@@ -1,7 +1,8 @@
 """One experiment: its recipe, and the layout of its files.
 
 OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories; train_sp: with copies at other speeds; train_aug
-                                            (train_sp_aug): only augmented copies, for networks alone
+                                            (train_sp_aug): only augmented copies, for networks alone; train_neg: with
+                                            negatives, and dev_neg: negatives alone (`speech3.recipe.negatives`)
 OUT/data/lm.arpa.gz                         if the corpus includes a language model
 OUT/data/untranscribed, OUT/self            with untranscribed=DIR (`speech3.recipe.selftrain`)
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
@@ -87,6 +88,7 @@ BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminativ
 LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
 SELF = "lfmmi_self"  # an LF-MMI system trained also on what the first one recognises in `untranscribed`
 UNTRANSCRIBED = "untranscribed"  # the data directory of recordings without transcripts
+NEGATIVES = "dev_neg"  # sounds without words, beside dev
 FLAT, FLAT_HMM = "flat", "flat_hmm"  # the network of hmm.flat_start=lfmmi, which is not decoded, and its HMM
 _LEAST_WITH_START = 1.0  # minutes; recipes/any/README.md has a result with four
 # What a lower limit of speech keeps from being trained.
@@ -263,9 +265,14 @@ class Experiment:
         return self.out / "data" / "lexicon.txt"
 
     @property
-    def train(self) -> str:
-        """The training split, including copies at other speeds if the recipe has any."""
+    def speech(self) -> str:
+        """The training split, including copies at other speeds if the recipe has any, without negatives."""
         return "train_sp" if self.recipe.speed_perturb else "train"
+
+    @property
+    def train(self) -> str:
+        """The training split with everything that GMMs learn from: `speech`, and negatives if the recipe has any."""
+        return f"{self.speech}_neg" if self.recipe.negatives else self.speech
 
     @property
     def augmented(self) -> str:
@@ -336,11 +343,16 @@ class Experiment:
 
     @cached_property
     def hours(self) -> float:
-        return sum(lengths_s(read_datadir(self.data(self.train))).values()) / 3600
+        return sum(lengths_s(read_datadir(self.data(self.speech))).values()) / 3600
 
     @property
     def splits(self) -> tuple[str, ...]:
         return (self.train, "dev", "test")
+
+    @property
+    def extracted(self) -> tuple[str, ...]:
+        """The splits whose features are extracted: with the negatives on which costs and confidences are tuned."""
+        return (*self.splits, *([NEGATIVES] if self.recipe.negatives else []))
 
     def data(self, split: str) -> Path:
         return self.out / "data" / split

@@ -281,7 +281,10 @@ def make_graphs(e: Experiment, system: str) -> None:
 def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
     hmm = load_hmm(e.model(system))
     lm = one_word_grammar(hmm.lexicon) if e.recipe.lm.grammar else read_arpa(e.out / "lm" / _SECOND.get(name, _LM))
-    spelling = _spelling(e, hmm) if e.recipe.letters else phone_filler(hmm) if e.recipe.lm.filler else None
+    if e.recipe.letters:
+        spelling: Spelling | None = _spelling(e, hmm)
+    else:
+        spelling = phone_filler(hmm, phones=e.recipe.lm.filler, garbage=e.recipe.negatives is not None)
     return build_graph(hmm, lm, e.model(system) / name, e.recipe.lm.self_loop_scale, spelling)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from speech3.config import NOT_COMPUTED, FeatureConfig, ModelConfig, check_frequencies
 from speech3.errors import SettingError, Speech3Error
-from speech3.recipe import evaluation, language, selftrain, speakers, stages
+from speech3.recipe import evaluation, language, negatives, selftrain, speakers, stages
 from speech3.recipe.costs import cost_remarks, expected_costs, hours_of_speech, totals_table, values_per_frame
 from speech3.recipe.experiment import (
     ADAPTED_STAGE,
@@ -19,6 +19,7 @@ from speech3.recipe.experiment import (
     LFMMI,
     LFMMI_HMM,
     LFMMI_MEAN,
+    NEGATIVES,
     ON_SAT,
     SAT,
     SAT_DNN,
@@ -91,8 +92,13 @@ def _data_steps(e: Experiment) -> list[Step]:
     ]
     if recipe.speed_perturb:
         run, config = partial(stages.perturb_train, e), {"speed_perturb": recipe.speed_perturb}
-        out = e.data(e.train)
+        out = e.data(e.speech)
         steps.append(Step("data/speed", run, config, [out / "wav.scp"], ["data/corpus"], owns=out, bulky=True))
+    if recipe.negatives:
+        given = [Path(recipe.negatives.recordings)] if recipe.negatives.recordings else []
+        settings, out = {"negatives": recipe.negatives.model_dump(), "seed": recipe.seed}, e.data(e.train)
+        outputs, run = [out / "wav.scp", e.data(NEGATIVES) / "wav.scp"], partial(negatives.make_data, e)
+        steps.append(Step("data/negatives", run, settings, outputs, [steps[-1].name], given, owns=out, bulky=True))
     if recipe.augment:
         given = [Path(path) for path in (recipe.augment.noise_dir, recipe.augment.rir_dir) if path]
         settings, out = {"augment": recipe.augment.model_dump(), "seed": recipe.seed}, e.data(e.augmented)
@@ -113,9 +119,10 @@ def _extracted(preset: str) -> str:
 def _feature_steps(e: Experiment) -> list[Step]:
     steps = []
     for name, config in e.presets.items():
-        run, files = partial(stages.extract_features, e, name), [e.features(name, split) for split in e.splits]
+        run, files = partial(stages.extract_features, e, name), [e.features(name, split) for split in e.extracted]
         outputs = [path / "feats.scp" for path in files]
-        needs = ["data/speed" if e.recipe.speed_perturb else "data/corpus"]
+        given = {"data/negatives": e.recipe.negatives, "data/speed": e.recipe.speed_perturb, "data/corpus": True}
+        needs = [next(step for step, used in given.items() if used)]
         settings = {name: config.model_dump()}
         steps.append(Step(_extracted(name), run, settings, outputs, needs, owns=files[0].parent, bulky=True))
     if e.recipe.augment:
@@ -260,6 +267,7 @@ def _graph_steps(e: Experiment) -> list[Step]:
         run, config = partial(language.make_rescoring_lm, e), {**settings, "lm.rescore": lm.rescore}
         steps.append(Step("graph/rescore", run, config, [e.rescoring_lm], ["graph/lm"], given))
     config = {f"lm.{key}": getattr(lm, key) for key in ("grammar", "self_loop_scale", "filler")}
+    config |= {"negatives": True} if e.recipe.negatives else {}
     for name in (*e.gmms, *([LFMMI_HMM] if e.recipe.lfmmi else [])):
         run, outputs = partial(language.make_graphs, e, name), [e.model(name) / "graph" / "HCLG.fst"]
         needs = ["graph/lm", f"hmm/{LFMMI if name == LFMMI_HMM else name}"]

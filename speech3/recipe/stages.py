@@ -69,7 +69,7 @@ from speech3.hmm import (
     write_alignments,
 )
 from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
-from speech3.language import Lexicon, mark_positions, read_lexicon
+from speech3.language import Lexicon, mark_positions, read_lexicon, with_garbage
 from speech3.recipe.experiment import BMMI, CORPORA, FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
 from speech3.recipe.language import check_given
 from speech3.runtime import Metrics, progress, read_json, say, write_json
@@ -118,7 +118,7 @@ def make_data(e: Experiment) -> None:
 
 
 def perturb_train(e: Experiment) -> None:
-    perturb_speed(read_datadir(e.data("train")), e.data(e.train), e.recipe.speed_perturb, jobs=e.jobs)
+    perturb_speed(read_datadir(e.data("train")), e.data(e.speech), e.recipe.speed_perturb, jobs=e.jobs)
 
 
 def augment_train(e: Experiment) -> None:
@@ -133,7 +133,7 @@ def augment_train(e: Experiment) -> None:
 def extract_features(e: Experiment, preset: str) -> None:
     """Extract the features of all splits, training first: its global CMVN statistics are used for the others."""
     config = e.presets[preset]
-    for split in e.splits:
+    for split in e.extracted:
         report = extract(read_datadir(e.data(split)), e.features(preset, split), config, e.jobs, relative=True)
         config = config.model_copy(update={"global_stats": report.config.global_stats})
         for utterance, reason in report.skipped.items():
@@ -156,6 +156,8 @@ def training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts,
     directory = e.features(preset, e.train)
     feats = ArkReader(directory / "feats.scp")
     lexicon = replace(read_lexicon(e.lexicon, e.recipe.hmm.silence_prob), language=e.recipe.lang or "")
+    if e.recipe.negatives:
+        lexicon = with_garbage(lexicon)
     if e.recipe.hmm.position_dependent and e.recipe.units == "words":  # the position of a piece in a word is unknown
         lexicon = mark_positions(lexicon)
     texts = {key: utterance.text for key, utterance in read_datadir(e.data(e.train)).utterances.items()}

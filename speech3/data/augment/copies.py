@@ -136,7 +136,7 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
     for factor in factors:
         if not 0.5 <= factor <= 2.0 or factor == 1.0:
             raise SettingError(f"speed factor {factor:g}: factors must be from 0.5 to 2, other than 1")
-    recordings = {key: _original(value, data.path, out) for key, value in data.recordings.items()}
+    recordings = {key: original_value(value, data.path, out) for key, value in data.recordings.items()}
     utterances = dict(data.utterances)
     changes = {f"sp{factor:g}-": functools.partial(_faster, factor=factor) for factor in factors}
     items = [(_part(data, [key]), prefix, change) for prefix, change in changes.items() for key in utterances]
@@ -164,7 +164,7 @@ def _faster(wave_S: np.ndarray, *_: object, factor: float) -> tuple[np.ndarray, 
     return resample(wave_S, ratio.numerator, ratio.denominator), ""
 
 
-def _original(value: str, data: Path, out: Path) -> str:
+def original_value(value: str, data: Path, out: Path) -> str:
     """The original's value in wav.scp; relative to `out` if it is relative to `data`: both may be moved together."""
     inside = not Path(value).is_absolute() and (data / value).is_file()
     return os.path.relpath(data / value, out) if inside else moved_value(value, data, out)
