@@ -317,7 +317,7 @@ class Experiment:
         It needs the finished stage `data`.
         """
         e, minutes = self.sized(self.hours), self.hours * 60
-        if e is not self:
+        if set(open_sizes(self.recipe)) - set(workers_keys(self.recipe)):
             say(f"sizes for {self.hours:.3g} h of speech: {described(e.recipe)}")
         little = {key: least for key, least in self.least_minutes.items() if minutes < least}
         for key, least in little.items():

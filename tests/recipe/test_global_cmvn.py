@@ -25,6 +25,7 @@ def test_later_splits_get_the_statistics_of_the_first(tmp_path: Path, cmvn: str)
         (data / "utt2spk").write_text("u s\n")
     experiment = SimpleNamespace(
         splits=("train", "dev"),
+        extracted=("train", "dev"),
         presets={"mine": FeatureConfig(cmvn=cmvn)},
         jobs=1,
         data=lambda split: tmp_path / "data" / split,
