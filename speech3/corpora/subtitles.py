@@ -47,9 +47,19 @@ def read_subtitles(path: Path) -> list[Tier]:
                 f"{path}: line {number + times}: {block[times].strip()[:40]!r} are no times; write them as in"
                 " 00:00:01,000 --> 00:00:02,500"
             )
+        if lost := next((place for place in range(times + 1, len(block)) if "-->" in block[place]), None):
+            raise FormatError(
+                f"{path}: line {number + lost}: there is no empty line before this subtitle; add one, or its times"
+                " would count as text"
+            )
         start_s, end_s = _seconds(match.groups()[:4]), _seconds(match.groups()[4:])
         text = _POSITION.sub("", "\n".join(block[times + 1 :]))
         voice = _VOICE.match(text)
+        if len(voices := {name.strip() for name in _VOICE.findall(text)}) > 1:
+            raise FormatError(
+                f"{path}: line {number + times}: {' and '.join(sorted(voices))} speak in one subtitle; make one for"
+                " each speaker"
+            )
         found.append((voice[1].strip() if voice else "", Annotation(start_s, end_s, _VOICE.sub(" ", text).strip())))
         lines = [line.strip() for line in re.sub(r"<[^>]*>", "", text).split("\n") if line.strip()]
         repeated += bool(lines and lines[0] in lines_before[-1:])

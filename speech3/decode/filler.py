@@ -23,7 +23,7 @@ import numpy as np
 from speech3.data import NOISE
 from speech3.decode.grammar import BACKOFF, Grammar, Spelling, bare, begins_filler, spelling_with
 from speech3.hmm import Hmm, phone_groups
-from speech3.io import FstBuilder
+from speech3.io import Fst, FstBuilder
 from speech3.language import BOS, EOS, JOINER, NEVER, UNKNOWN, ArpaLm, from_ngrams, letter_units
 
 _WEIGHT = 0.01  # of a filler before its cost; so small that the words keep their probabilities
@@ -109,9 +109,12 @@ def with_silence(grammar: Grammar) -> Grammar:
 
     Without it a recording in which nobody speaks gets the word that fits it least badly.
     """
-    final_S = grammar.fst.final_S.copy()
-    final_S[grammar.fst.start] = min(final_S[grammar.fst.start], _SILENCE_COST)
-    return replace(grammar, fst=replace(grammar.fst, final_S=final_S))
+    # A start of its own, since other sentences may end in the old one: all of them, if it is the state of a unigram.
+    old, start = grammar.fst, len(grammar.fst.final_S)
+    first_A = old.source_A == old.start
+    source_A = np.concatenate([old.source_A, np.full(first_A.sum(), start, old.source_A.dtype)])
+    final_S = np.append(old.final_S, np.float32(min(old.final_S[old.start], _SILENCE_COST)))
+    return replace(grammar, fst=Fst(start, final_S, source_A, np.concatenate([old.arcs_A, old.arcs_A[first_A]])))
 
 
 def phone_costs(words: Sequence[str]) -> np.ndarray:

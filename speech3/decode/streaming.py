@@ -20,9 +20,9 @@ import torch
 from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig
-from speech3.data import OnlineResampler, checked_rate, checked_samples
+from speech3.data import NOISE, OnlineResampler, checked_rate, checked_samples
 from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_penalty
-from speech3.decode.grammar import join_segments
+from speech3.decode.grammar import bare, begins_filler, join_segments
 from speech3.decode.output import doubted, spread_over
 from speech3.decode.search import (
     LATTICE_BEAM,
@@ -451,8 +451,13 @@ class _Segment:
 
 
 def silence_pdfs(recognizer: TrainedModel) -> np.ndarray:
-    """The pdfs of silence and noises, int64; empty if only the number of pdfs is known."""
+    """The pdfs of silence, int64; empty if only the number of pdfs is known.
+
+    In a model with garbage words (`speech3.data.augment.negatives`) noise and other speech count as silence.
+    """
     if not isinstance(recognizer.outputs, Hmm):
         return np.empty(0, np.int64)
     hmm = recognizer.hmm
-    return np.unique([pdf for phone in hmm.lexicon.context_free for pdf in hmm.pdfs(0, phone, 0)])
+    silence = [hmm.lexicon.phone_ids[phone] for phone in hmm.lexicon.silence_phones]
+    garbage = any(begins_filler(unit) and bare(unit) == NOISE for unit in recognizer.graph.words)
+    return np.unique([p for phone in (hmm.lexicon.context_free if garbage else silence) for p in hmm.pdfs(0, phone, 0)])

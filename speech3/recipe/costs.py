@@ -126,7 +126,8 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     """The expected cost of each step that has a measured rate, or takes much disk."""
     e = e.sized(speech.train)
     recipe = e.recipe
-    hours, all_hours = speech.train, speech.train + speech.dev + speech.test
+    hours = speech.train * (1 + (recipe.negatives.share if recipe.negatives else 0))
+    all_hours = hours + speech.dev + speech.test
     copies = 2 if recipe.augment else 1
     packed_hours = copies * hours + speech.dev
     found = {f"hmm/{name}": Cost(rate * hours, 0) for name, rate in _HMM.items()}

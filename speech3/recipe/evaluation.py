@@ -265,6 +265,8 @@ def decode_system(e: Experiment, system: str) -> None:
         recognizer, test, earlier_s = speakers.passes_on_test(e, test)
     else:
         negatives = e.feats(system, NEGATIVES) if e.recipe.negatives and system not in ON_SAT else {}
+        if e.recipe.negatives and not negatives:
+            say("  fillers and confidences are tuned on dev alone: negatives have no features adapted to speakers")
         found = tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric), negatives)
     best = found.best
     setting = f"acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}"

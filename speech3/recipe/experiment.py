@@ -462,7 +462,8 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     experiment = Experiment(name, recipe, directory, source, command, starts)
     more = recipe.untranscribed.recordings if recipe.untranscribed else None
     pretrain = recipe.pretrain.recordings if recipe.pretrain else None
-    sources = {"--source ": source, "untranscribed=": more, "pretrain=": pretrain}
+    negatives = recipe.negatives.recordings if recipe.negatives else None
+    sources = {"--source ": source, "untranscribed=": more, "pretrain=": pretrain, "negatives=": negatives}
     check_places(experiment.out, sources, {f"lm.{key}": getattr(recipe.lm, key) for key in ("arpa", "text", "rescore")})
     if recipe.lfmmi and recipe.lfmmi.adapted:
         needs = {
@@ -472,11 +473,12 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
         }
         if missing := [need for need, met in needs.items() if not met]:
             raise SettingError(f"lfmmi.adapted=true: needs {', '.join(missing)}; change these, or remove lfmmi.adapted")
-    if recipe.augment and experiment.presets[recipe.features].kind == "given":
-        raise SettingError(
-            f"features={recipe.features}: augmentation changes audio, but given features are not computed from audio;"
-            " remove augment"
-        )
+    for key, config in (("augment", recipe.augment), ("negatives", recipe.negatives)):
+        if config and experiment.presets[recipe.features].kind == "given":
+            raise SettingError(
+                f"features={recipe.features}: {key} makes audio, but given features are not computed from audio; remove"
+                f" {key}"
+            )
     return experiment
 
 

@@ -8,6 +8,7 @@ OUT/data/train_neg          train (with copies at other speeds) and negatives
 OUT/data/dev_neg            negatives of other speakers, on which costs of fillers and confidences are tuned
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,15 +54,22 @@ def make_data(e: Experiment) -> None:
     say(f"  {count:,} negatives for training, {most:,} for tuning")
 
 
+def _spoken(text: str) -> set[str]:
+    """The words of a transcript as written, without marks around them, and the parts of those with hyphens."""
+    return {*text.casefold().split(), *re.findall(r"[^\W_]+(?:['’][^\W_]+)*", text.casefold())}
+
+
 def _without_domain(source: Path, e: Experiment) -> DataDir:
     """The recordings of other speech, without those whose transcript has a word of the lexicon."""
     if not (is_datadir(source) or is_folder(source)):
         raise MissingError(f"{source}: no directory with recordings; pass a folder of recordings, or a data directory")
     data, faults = read_speech(source, transcribed=False)
+    used = {str(path) for path in data.recordings.values()}
     for fault in faults:
-        say(f"  left out: {fault}")
+        if fault.where not in used:  # recordings without a transcript are used
+            say(f"  left out: {fault}")
     domain = {word.casefold() for word in read_lexicon(e.lexicon).by_word if is_word(word)}
-    said = {key: domain & set((each.text or "").casefold().split()) for key, each in data.utterances.items()}
+    said = {key: domain & _spoken(each.text or "") for key, each in data.utterances.items()}
     kept = {key: each for key, each in data.utterances.items() if not said[key]}
     words = dict.fromkeys(word for each in said.values() for word in sorted(each))
     if not kept:

@@ -18,6 +18,7 @@ free, from the first one on: with two workers this has the word error rates of o
 GMMs, trees and passes of LF-MMI: `speech3.hmm.sizes`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from speech3.config import AsgdConfig, Config, ModelConfig, RecipeConfig, TdnnCo
 
 _MANY_HOURS, _VERY_MANY_HOURS = 10, 100
 _PUSHES = AsgdConfig(warm_start=0.0, sync_every=1, push_scale=1.0)
-_OF_WORKERS = ("workers", "world", "asgd")
+_PUSH_KEYS = ("warm_start", "sync_every", "push_scale")
 
 
 def open_sizes(recipe: RecipeConfig) -> list[str]:
@@ -40,13 +41,21 @@ def open_sizes(recipe: RecipeConfig) -> list[str]:
         if keys and isinstance(config, TdnnConfig):
             keys += [f"{name}.bottleneck", f"{name}.prefinal"]
         found += keys
-    return [*found, *(key for key in workers_keys(recipe) if key not in found)]
+    return [*found, *(key for key in workers_keys(recipe, _PUSH_KEYS) if key not in found)]
 
 
-def workers_keys(recipe: RecipeConfig) -> list[str]:
-    """The keys of the workers of networks, where the recipe leaves these to the amount of speech and the machine."""
+def workers_keys(recipe: RecipeConfig, pushes: Sequence[str] = ()) -> list[str]:
+    """The keys of the workers of networks, where the recipe leaves these to the amount of speech and the machine.
+
+    `pushes`: keys of `training.asgd` that count among them unless the recipe has them.
+    """
     groups = {"training": recipe.training} | ({"lfmmi.training": recipe.lfmmi.training} if recipe.lfmmi else {})
-    return [f"{name}.{key}" for name, group in groups.items() if _open_workers(group) for key in _OF_WORKERS]
+    found = []
+    for name, group in groups.items():
+        if _open_workers(group):
+            found += [f"{name}.workers", f"{name}.world"]
+            found += [f"{name}.asgd.{key}" for key in pushes if key not in group.asgd.model_fields_set]
+    return found
 
 
 def with_sizes(recipe: RecipeConfig, hours: float, jobs: int) -> RecipeConfig:
@@ -77,8 +86,9 @@ def most_workers(hours: float) -> int:
 
 
 def _open_workers(training: TrainingConfig) -> bool:
-    """Whether a recipe leaves the number of workers open: it has 0, or none and no world."""
-    return not training.workers or not {"workers", "world"} & training.model_fields_set
+    """Whether a recipe leaves the number of workers open: it has no world, and no number or 0."""
+    given = training.model_fields_set
+    return "world" not in given and (not training.workers or "workers" not in given)
 
 
 def _model(model: ModelConfig, hours: float) -> ModelConfig:
@@ -102,8 +112,13 @@ def _training(training: TrainingConfig, hours: float, jobs: int) -> TrainingConf
     if not training.max_epochs:
         found["max_epochs"] = 14 if hours < _MANY_HOURS else max(6, round(14 * (_MANY_HOURS / hours) ** 0.12))
     if _open_workers(training):
-        processors = {"cpu": max(1, jobs), "cuda": torch.cuda.device_count()}.get(training.device, 1)
-        found["workers"] = workers = min(most_workers(hours), processors)
-        if workers > 1:
-            found |= {"world": "shared", "asgd": training.asgd if "asgd" in training.model_fields_set else _PUSHES}
+        processors = {"cpu": jobs // training.threads, "cuda": torch.cuda.device_count()}.get(training.device, 1)
+        found["workers"] = workers = max(1, min(most_workers(hours), processors // training.model_partitions))
+        found["world"] = "shared" if workers > 1 else "sgd"
+        # Also for one worker: the settings do not depend on the machine.
+        given = training.asgd.model_fields_set
+        pushes = {key: getattr(_PUSHES, key) for key in _PUSH_KEYS if key not in given}
+        found["asgd"] = training.asgd.model_copy(update=pushes)
+    elif not training.workers:
+        found["workers"] = 1
     return training.model_copy(update=found)

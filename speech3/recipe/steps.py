@@ -437,6 +437,8 @@ def _begin(plan: Plan, out: Path) -> None:
     killed = all(left.get(key) == record[key] for key in ("fingerprint", "used")) or _continues(left, record, plan.step)
     marker, aside, owns = _marker(out, plan.step), _aside(out, plan.step), plan.step.owns
     if owns and not killed:
+        if left and (changes := _changed_settings(left.get("settings", {}), plan.step.settings, ())):
+            say(f"  begins again, as it cannot resume with {', '.join(changes[:_SHOWN])}")
         if marker.exists() and not plan.step.bulky:
             put_aside(owns, marker, aside)
         else:

@@ -82,6 +82,8 @@ def test_speakers_of_subtitles_are_those_of_the_utterances(tmp_path: Path) -> No
         ("1\n00:00:01,000 -> 00:00:02,000\nhello\n", "line 1: .*'1'"),
         ("1\n0:01 --> 0:02\nhello\n", "line 2: .*'0:01 --> 0:02'"),
         (SRT + "lost line\n", "line 10: .*'lost line'"),
+        (SRT.replace("you?\n\n", "you?\n"), "line 6: there is no empty line"),
+        (VTT.replace("</v>", "</v> <v Ben>Hi"), "line 9: Anna Lee and Ben"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, named: str) -> None:

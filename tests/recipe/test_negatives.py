@@ -17,6 +17,7 @@ from speech3.decode.grammar import from_arpa, join_words, one_word_grammar
 from speech3.decode.search import Hypothesis
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error
 from speech3.hmm.model import THREE_STATES, Hmm, monophone_tree
+from speech3.io import Fst
 from speech3.language.lexicon import mark_positions, with_garbage
 from speech3.recipe.experiment import Experiment, open_experiment
 from speech3.recipe.language import _said, error_rate
@@ -126,12 +127,19 @@ def test_garbage_has_phones_of_its_own_and_is_no_word() -> None:
     assert error_rate("WER")(["A AB"], [" ".join(said)]) == 0
 
 
-def test_silence_alone_is_accepted_by_an_ngram_that_knows_no_empty_sentence() -> None:
-    before = from_arpa(toys.estimate_lm([["A"], ["AB", "A"]], 2), toys.LEXICON)
-    after, start = with_silence(before), before.fst.start
-    assert after.fst.final_S[start] < before.fst.final_S[start]
-    others = np.arange(len(before.fst.final_S)) != start
-    np.testing.assert_array_equal(after.fst.final_S[others], before.fst.final_S[others])
+@pytest.mark.parametrize("order", [1, 2])
+def test_silence_alone_is_accepted_by_an_ngram_and_other_sentences_keep_their_costs(order: int) -> None:
+    before = from_arpa(toys.estimate_lm([["A"], ["AB", "A"]], order), toys.LEXICON)
+    after = with_silence(before)
+
+    def costs(fst: Fst) -> list[float]:
+        """Of the sentences of one word: first arc and end."""
+        first = fst.arcs_A[(fst.source_A == fst.start) & (fst.arcs_A["ilabel"] < len(before.words) - 1)]
+        return [float(arc["weight"] + fst.final_S[arc["nextstate"]]) for arc in first]
+
+    assert costs(after.fst) == costs(before.fst) and min(costs(before.fst)) < np.inf
+    assert after.fst.final_S[after.fst.start] == 0 < before.fst.final_S[before.fst.start]
+    assert np.array_equal(after.fst.final_S[:-1], before.fst.final_S)
 
 
 def test_the_cost_is_the_highest_with_few_words_in_negatives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,11 +46,19 @@ def test_several_workers_push_each_minibatch_unless_the_recipe_says_otherwise() 
         groups = recipe.training, recipe.lfmmi.training
         return [(each.workers, each.world, each.asgd.warm_start, each.asgd.sync_every) for each in groups]
 
-    alone, pushing, given = (1, "sgd", 1.0, 3), (2, "shared", 0.0, 1), (2, "shared", 1.0, 5)
-    assert settings(1) == [alone, alone] and settings(8) == [pushing, pushing]
+    alone, pushing, given = (1, "sgd", 1.0, 3), (2, "shared", 0.0, 1), (2, "shared", 0.0, 5)
+    assert settings(1) == [(1, "sgd", 0.0, 1)] * 2 and settings(8) == [pushing, pushing]
     assert settings(8, "training.workers=1") == [alone, pushing]
     assert settings(8, "lfmmi.training.world=sgd") == [pushing, alone]
     assert settings(8, "training.asgd.sync_every=5") == [given, pushing]
+    assert settings(4, "training.threads=4") == [(1, "sgd", 0.0, 1), pushing]
+
+
+@pytest.mark.parametrize("world", ["ddp", "cluster", "simulated", "sandblaster"])
+def test_a_world_that_is_given_stays(world: str) -> None:
+    recipe = load_config(RecipeConfig, RECIPE, [f"training.world={world}"])
+    training = with_sizes(recipe, 100, 16).training
+    assert (training.world, training.workers) == (world, 1) and "training.world" not in open_sizes(recipe)
 
 
 def test_given_sizes_stay() -> None:
@@ -77,7 +85,7 @@ def test_the_keys_that_are_open_are_those_that_the_amount_of_speech_changes(tmp_
         still_open = tuple(f"{key}." for key in step.open_keys)
         assert all(f"{key}.".startswith(still_open) for key in differ) and bool(differ) == (step.name in trained)
         never = {key for key in settled[step.name].open_keys if key.rpartition(".")[2] not in NOT_COMPUTED}
-        chosen = {f"{group}training.{key}" for group in ("", "lfmmi.") for key in ("workers", "world", "asgd")}
+        chosen = {f"{group}training.{key}" for group in ("", "lfmmi.") for key in ("workers", "world")}
         assert never <= {"lfmmi.training.max_epochs", *chosen}
 
 
