@@ -56,8 +56,9 @@ def test_utterances_with_a_word_of_the_domain_are_left_out_and_others_resampled(
     experiment: Callable[..., Experiment], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     others, keys = tmp_path / "others", [f"o{number}" for number in range(12)]
-    texts = {key: "some one" if number % 2 else "hello" for number, key in enumerate(keys)}
-    write_tones(others, texts, 2 * RATE_HZ, {key: 2000.0 if texts[key] == "some one" else 1000.0 for key in keys})
+    said = ("some one", "One, please", "one-way")
+    texts = {key: said[number % 3] if number % 2 else "hello" for number, key in enumerate(keys)}
+    write_tones(others, texts, 2 * RATE_HZ, {key: 1000.0 if texts[key] == "hello" else 2000.0 for key in keys})
     e = experiment(f"negatives={others}", "negatives.share=10")
     make_data(e)
     assert "6 of 12" in capsys.readouterr().err
