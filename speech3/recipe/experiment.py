@@ -57,7 +57,7 @@ from speech3.data import lengths_s, read_datadir
 from speech3.decode import DECODE_SETTINGS, SideBySide
 from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError
 from speech3.io import ArkReader
-from speech3.recipe.sizes import described, open_sizes, with_sizes, workers_keys
+from speech3.recipe.sizes import described, open_sizes, size_keys, with_sizes, workers_keys
 from speech3.recipe.starts import LFMMI, Start, find_starts, with_architectures
 from speech3.recipe.steps import check_places, ended_ns, recorded_inputs, recorded_settings, settings_of, up_to_date
 from speech3.runtime import available_jobs, say
@@ -317,7 +317,7 @@ class Experiment:
         It needs the finished stage `data`.
         """
         e, minutes = self.sized(self.hours), self.hours * 60
-        if set(open_sizes(self.recipe)) - set(workers_keys(self.recipe)):
+        if size_keys(self.recipe):
             say(f"sizes for {self.hours:.3g} h of speech: {described(e.recipe)}")
         little = {key: least for key, least in self.least_minutes.items() if minutes < least}
         for key, least in little.items():

@@ -31,7 +31,13 @@ _PUSH_KEYS = ("warm_start", "sync_every", "push_scale")
 
 
 def open_sizes(recipe: RecipeConfig) -> list[str]:
-    """The keys of networks and their training whose values follow the amount of speech."""
+    """The keys of networks and their training whose values follow the amount of speech, or the machine."""
+    found = size_keys(recipe)
+    return [*found, *(key for key in workers_keys(recipe, _PUSH_KEYS) if key not in found)]
+
+
+def size_keys(recipe: RecipeConfig) -> list[str]:
+    """Those of them that the recipe has as 0."""
     groups: dict[str, Config] = {"model": recipe.model, "training": recipe.training}
     if recipe.lfmmi:
         groups |= {"lfmmi.model": recipe.lfmmi.model, "lfmmi.training": recipe.lfmmi.training}
@@ -41,7 +47,7 @@ def open_sizes(recipe: RecipeConfig) -> list[str]:
         if keys and isinstance(config, TdnnConfig):
             keys += [f"{name}.bottleneck", f"{name}.prefinal"]
         found += keys
-    return [*found, *(key for key in workers_keys(recipe, _PUSH_KEYS) if key not in found)]
+    return found
 
 
 def workers_keys(recipe: RecipeConfig, pushes: Sequence[str] = ()) -> list[str]:

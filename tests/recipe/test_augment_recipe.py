@@ -99,7 +99,7 @@ def test_directories_of_noise_are_what_the_copies_are_made_of(tiny, experiment: 
         (["augment=nothing"], r"nothing: neither a YAML file nor a preset of conf/augment \(mixed, noisy, "),
         (["augment.noise_prob=2"], r"augment\.noise_prob: .* less than or equal to 1 \(got 2\)"),
         (["augment=noisy", "augment.noise=1"], r"unknown key 'augment\.noise'; known here: .*noise_dir"),
-        (["augment=mixed", "features=given"], "features=given: augmentation changes audio"),
+        (["augment=mixed", "features=given"], "features=given: augment makes audio"),
         (["augment={}"], r"augment: .*set one of the keys \*_prob"),
     ],
 )
