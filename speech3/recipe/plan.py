@@ -198,7 +198,7 @@ def _flat_steps(e: Experiment, shared: Mapping[str, Any]) -> list[Step]:
             training,
             ["hmm/flat.frames"],
             open_keys=_not_computed("flat."),
-            elastic=_elastic("flat."),
+            elastic=_elastic(e, "flat."),
         ),
     ]
 
@@ -324,9 +324,9 @@ def _open_keys(e: Experiment) -> list[str]:
     return [*open_sizes(e.recipe), *e.workers_chosen]
 
 
-def _elastic(prefix: str) -> list[str]:
+def _elastic(e: Experiment, prefix: str) -> list[str]:
     """The keys of training that may change when a killed run is resumed."""
-    return [*_not_computed(prefix), f"{prefix}training.workers"]
+    return [*_not_computed(prefix), f"{prefix}training.workers", *e.workers_chosen]
 
 
 def _senone_training(e: Experiment) -> dict[str, Any]:
@@ -335,7 +335,7 @@ def _senone_training(e: Experiment) -> dict[str, Any]:
     return {
         "config": {"model": e.recipe.model.model_dump(), "training": training, "seed": e.recipe.seed},
         "open_keys": [*_open_keys(e), *_not_computed("")],
-        "elastic": _elastic(""),
+        "elastic": _elastic(e, ""),
     }
 
 
@@ -403,7 +403,7 @@ def _lfmmi_training(
         needs,
         inputs=list(started),
         open_keys=[*_open_keys(e), *_not_computed("lfmmi."), *replaced],
-        elastic=_elastic("lfmmi."),
+        elastic=_elastic(e, "lfmmi."),
     )
 
 
@@ -459,7 +459,7 @@ def _self_steps(e: Experiment) -> list[Step]:
         Step("self/transcribe", partial(selftrain.transcribe, e), {}, [out / "hyp.ctm"], heard, owns=out),
         Step(_CHOOSE, partial(selftrain.choose, e), choice, labels, ["self/transcribe"]),
         Step("self/frames", pack, {}, _frames(frames), [_CHOOSE, f"train/{LFMMI}.frames"], owns=frames, bulky=True),
-        _model_step(train_step(SELF), train, e.model(SELF), {}, needs, elastic=_elastic("lfmmi.")),
+        _model_step(train_step(SELF), train, e.model(SELF), {}, needs, elastic=_elastic(e, "lfmmi.")),
         Step(
             decode_step(SELF),
             partial(evaluation.decode_system, e, SELF),

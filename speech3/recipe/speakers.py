@@ -75,6 +75,7 @@ from speech3.recipe.language import error_rate
 from speech3.recipe.stages import (
     TOO_SHORT,
     align_split,
+    as_begun,
     config_of,
     num_phone_labels,
     save_gmms,
@@ -323,7 +324,7 @@ def train_adapted(e: Experiment) -> None:
         frames=str(e.frames(SAT_DNN)),
         hmm=str(e.model(SAT)),
         model=e.recipe.model,
-        training=without_mel_bins(e.recipe.training),
+        training=as_begun(e, without_mel_bins(e.recipe.training), "", e.model(SAT_DNN)),
         seed=e.recipe.seed,
     )
     train(config, e.model(SAT_DNN))

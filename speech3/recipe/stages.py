@@ -29,7 +29,17 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from speech3.config import FeatureConfig, HmmConfig, PretrainConfig, TrainConfig, load_config, parse, read_yaml, shipped
+from speech3.config import (
+    FeatureConfig,
+    HmmConfig,
+    PretrainConfig,
+    TrainConfig,
+    TrainingConfig,
+    load_config,
+    parse,
+    read_yaml,
+    shipped,
+)
 from speech3.corpora import HELD_OUT_LEXICON, read_untranscribed
 from speech3.data import augment_data, copy_prefix, perturb_speed, read_datadir
 from speech3.decode import Recognizer, TrainedModel, load_recognizer
@@ -330,7 +340,7 @@ def train_network(e: Experiment, network: str) -> None:
         frames=str(e.frames(network)),
         hmm=str(e.model("tri")),
         model=recipe.model,
-        training=e.training,
+        training=as_begun(e, e.training, "", e.model(network)),
         init=e.init(network),
         seed=recipe.seed,
     )
@@ -362,6 +372,19 @@ def pretrain_network(e: Experiment, system: str) -> None:
     )
     known = [read_datadir(e.data(split)) for split in ("dev", "test")]
     pretrain(read_untranscribed(Path(given.recordings), known, "pretrain=DIR"), out, config)
+
+
+def as_begun(e: Experiment, training: TrainingConfig, group: str, out: Path) -> TrainingConfig:
+    """The training with which a killed run in `out` can be resumed if it began with another number of workers.
+
+    One worker, who would train in world sgd, continues what several began in shared memory, and the other way round.
+    """
+    run, chosen = out / "run.json", f"{group}training.world" in e.workers_chosen
+    if not chosen or not run.exists() or (out / "model.safetensors").exists():
+        return training
+    world = read_json(run)["training"]["world"]
+    other = {world, training.world} == {"sgd", "shared"}
+    return training.model_copy(update={"world": world, "workers": 1}) if other else training
 
 
 def train_group(config: TrainConfig, out: Path, group: str) -> None:
@@ -468,7 +491,7 @@ def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
         frames=str(e.frames(name)),
         hmm=str(e.model(LFMMI_HMM)),
         model=system.model,
-        training=training,
+        training=as_begun(e, training, "lfmmi.", e.model(name)),
         init=e.init(name),
         seed=e.recipe.seed,
     )
