@@ -23,17 +23,16 @@ from typing import Any
 
 import torch
 
-from speech3.config import AsgdConfig, Config, ModelConfig, RecipeConfig, TdnnConfig, TrainingConfig, unsized
+from speech3.config import Config, ModelConfig, RecipeConfig, TdnnConfig, TrainingConfig, unsized
 
 _MANY_HOURS, _VERY_MANY_HOURS = 10, 100
-_PUSHES = AsgdConfig(warm_start=0.0, sync_every=1, push_scale=1.0)
-_PUSH_KEYS = ("warm_start", "sync_every", "push_scale")
+_PUSHES = {"warm_start": 0.0, "sync_every": 1, "push_scale": 1.0}  # of training.asgd
 
 
 def open_sizes(recipe: RecipeConfig) -> list[str]:
     """The keys of networks and their training whose values follow the amount of speech, or the machine."""
     found = size_keys(recipe)
-    return [*found, *(key for key in workers_keys(recipe, _PUSH_KEYS) if key not in found)]
+    return [*found, *(key for key in workers_keys(recipe, tuple(_PUSHES)) if key not in found)]
 
 
 def size_keys(recipe: RecipeConfig) -> list[str]:
@@ -123,7 +122,7 @@ def _training(training: TrainingConfig, hours: float, jobs: int) -> TrainingConf
         found["world"] = "shared" if workers > 1 else "sgd"
         # Also for one worker: the settings do not depend on the machine.
         given = training.asgd.model_fields_set
-        pushes = {key: getattr(_PUSHES, key) for key in _PUSH_KEYS if key not in given}
+        pushes = {key: value for key, value in _PUSHES.items() if key not in given}
         found["asgd"] = training.asgd.model_copy(update=pushes)
     elif not training.workers:
         found["workers"] = 1
