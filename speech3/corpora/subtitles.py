@@ -44,7 +44,7 @@ def read_subtitles(path: Path) -> list[Tier]:
         match = _TIMES.fullmatch(block[times])
         if match is None:
             raise FormatError(
-                f"{path}: line {number + times}: {block[times].strip()[:40]!r} are no times; write them as in"
+                f"{path}: line {number + times}: {block[times].strip()[:40]!r} cannot be read as times; write them as in"
                 " 00:00:01,000 --> 00:00:02,500"
             )
         if lost := next((place for place in range(times + 1, len(block)) if "-->" in block[place]), None):
