@@ -44,8 +44,8 @@ def read_subtitles(path: Path) -> list[Tier]:
         match = _TIMES.fullmatch(block[times])
         if match is None:
             raise FormatError(
-                f"{path}: line {number + times}: {block[times].strip()[:40]!r} cannot be read as times; write them as in"
-                " 00:00:01,000 --> 00:00:02,500"
+                f"{path}: line {number + times}: {block[times].strip()[:40]!r} cannot be read as times; write them as"
+                " in 00:00:01,000 --> 00:00:02,500"
             )
         if lost := next((place for place in range(times + 1, len(block)) if "-->" in block[place]), None):
             raise FormatError(
