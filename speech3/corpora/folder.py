@@ -375,7 +375,7 @@ def read_folder(
     tiers = _chosen(items, tier, source, found)
     if tier and not tiers:
         raise DataError(
-            f"{source}: tier={tier}: there is no transcript with times (.TextGrid, .eaf, .srt, .vtt) that could be read"
+            f"{source}: tier={tier}: there is no transcript with tiers (.TextGrid, .eaf, .srt, .vtt) that could be read"
             f"{_first_faults(found.faults)}"
         )
     # Add the utterances of each recording, with the speakers that tiers or else file names name.
@@ -408,7 +408,10 @@ def read_folder(
         raise MissingError(f"{source}: no utterance is left of {len(items)} recordings{_first_faults(found.faults)}")
     _check_rates({key: infos[key] for key in data.recordings}, source, sample_rate)
     _say_channels({key: path for key, path in data.recordings.items() if infos[key].channels > 1}, source)
-    _say_speakers(data, how, named, "a table" if any(item.row for item in items) else "the tiers")
+    rows = [item.row for item in items if item.row]
+    tabled = any(row.speaker.strip() or any(part.speaker for part in row.parts) for row in rows)
+    where = " or ".join(["a table"] * tabled + ["the tiers"] * (bool(tiers) or not tabled))
+    _say_speakers(data, how, named, where)
     return data, found.faults
 
 
@@ -531,7 +534,10 @@ def _usable(found: _Found, item: Item, annotation: Annotation, duration_s: float
         if annotation.text.strip() or item.row or item.transcript.suffix.lower() == ".eaf":
             found.skip("empty", item.transcript, "has no words", "write what is said", place)
     elif math.isnan(annotation.end_s - annotation.start_s):
-        found.skip("no times", item.transcript, "its times are not set", "set them", words)
+        problem, remedy = "its times are not set", "set them in ELAN"
+        if item.row:
+            problem, remedy = "its times are missing, or cannot be read", "write seconds, such as 1.5"
+        found.skip("no times", item.transcript, problem, remedy, words)
     elif annotation.end_s <= annotation.start_s:
         found.skip("no length", item.transcript, "does not end after its start", "correct its times", place)
     elif (

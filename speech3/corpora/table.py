@@ -12,8 +12,9 @@ The column of recordings is the one whose values name the folder's recordings. T
 by the heading. Without one, words are in the only column with several words in most rows, and mostly different ones;
 what else there is (speakers, emotions, remarks) is not read.
 
-A heading such as `start` and `end` (or `offset` and `duration`) makes the rows parts of recordings. Their unit is that
-of the heading (`start_s`, `start_ms`); without one, numbers with a decimal point and clocks (0:01.5) are seconds.
+A heading such as `start` and `end` (or `offset` and `duration`) makes the rows parts of recordings, unless all start at
+0 and have no end. Their unit is that of the heading (`start_s`, `start_ms`); without one, times are seconds if one of
+them has a fraction, or is a clock (0:01.5).
 """
 
 import csv
@@ -45,11 +46,15 @@ _WORDS = (
     *("orthographic", "orthography", "rawtext", "rawtranscription"),
 )
 _VOICES = ("speaker", "speakerid", "speakername", "spk", "spkid", "clientid", "voice", "userid", "reader")
-_UNITS = ("", "s", "sec", "seconds", "ms")
-_STARTS = tuple(name + unit for name in ("offset", "start", "starttime", "begin", "begintime") for unit in _UNITS)
-_ENDS = tuple(name + unit for name in ("end", "endtime", "stop", "stoptime") for unit in _UNITS)
-_LENGTHS = tuple(f"duration{unit}" for unit in _UNITS)
+_STARTS = ("start", "starts", "starttime", "begin", "begins", "begintime", "onset", "offset", "tmin", "xmin", "from")
+_ENDS = ("end", "ends", "endtime", "stop", "stoptime", "finish", "tmax", "xmax", "to")
+_NOT_ONLY_TIMES = ("from", "to", "dur", "duration", "stop", "finish")  # headings that may mean something else
+_LENGTHS = ("duration", "dur")
+_UNIT = re.compile(
+    r"(?P<name>.+?)(?:[\W_]+(?P<s>s|secs?|seconds?)|[\W_]*(?P<ms>ms|msecs?|millis|milliseconds?))?[\W_]*"
+)
 _CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{1,2}(?:[.,]\d+)?)")
+_FRACTION = re.compile(r":|[.,]\d*[1-9]")  # in a time that can only be in seconds
 _OTHERS = (
     *("path", "file", "filename", "filepath", "audio", "audiofilepath", "audiofile", "audiopath", "wav", "wavfilename"),
     *("clip", "id", "utt", "uttid", "utteranceid", "name", "recording", "duration"),
@@ -138,12 +143,14 @@ def rows_of(
             remedy = "add what is missing, or remove such rows"
             faults.append(Fault("row without recording", str(path), "", problem, remedy, warning=True))
         read += ((place, row) for place, row in rows if place in wanted)
-    # Columns that a heading calls words are preferred to others.
+    # Columns that a heading calls words are preferred to others, parts to whole recordings; parts of tables are joined.
     found: dict[Path, Row] = {}
     unclear: dict[Path, str] = {}
-    for place, row in sorted(read, key=lambda pair: pair[1].table.guessed):
+    for place, row in sorted(read, key=lambda pair: (pair[1].table.guessed, not pair[1].parts)):
         other = found.setdefault(place, row)
-        if other.text.split() != row.text.split() and other.table.guessed == row.table.guessed:
+        if row.parts and other.parts and other is not row:
+            found[place] = _whole(other.table, [*_spoken(other), *_spoken(row)])
+        elif other.text.split() != row.text.split() and other.table.guessed == row.table.guessed:
             both = dict.fromkeys(os.path.relpath(each.table.path, source) for each in (other, row))
             unclear.setdefault(place, " and ".join(both))
     return {place: row for place, row in found.items() if place not in unclear}, unclear, faults
@@ -267,11 +274,13 @@ def _found(path: Path, grid: _Grid, where: int, places: _Places) -> tuple[list[t
     table = Table(path, ", ".join(f"{what} in {_called(grid, place)}" for place, what in uses.items()), guessed)
     rows = [Row(table, row[words], "".join(row[place] for place in voice)) for row in grid.rows]
     found = list(zip(places.all_of(columns[where]), rows, strict=True))
-    absent = [
-        row[where].strip() or "one without a name"
-        for row, (place, _) in zip(grid.rows, found, strict=True)
-        if place is None and any(field.strip() for field in row)
-    ]
+    absent = list(
+        dict.fromkeys(
+            row[where].strip() or "one without a name"
+            for row, (place, _) in zip(grid.rows, found, strict=True)
+            if place is None and any(field.strip() for field in row)
+        )
+    )
     there = [(place, row) for place, row in found if place is not None]
     if not times:
         return there, absent
@@ -282,10 +291,16 @@ def _found(path: Path, grid: _Grid, where: int, places: _Places) -> tuple[list[t
     return [(place, _whole(table, said)) for place, said in parts.items()], absent
 
 
-def _whole(table: Table, said: Sequence[tuple[str, Annotation]]) -> Row:
-    speakers = dict.fromkeys(speaker for speaker, _ in said)
-    tiers = [Tier("rows", tuple(part for name, part in said if name == speaker), speaker) for speaker in speakers]
-    return Row(table, "\n".join(part.text for _, part in said), parts=tuple(tiers))
+def _whole(table: Table, said: Iterable[tuple[str, Annotation]]) -> Row:
+    """A row of all parts of a recording, each of which counts once, in the order of their times."""
+    parts = sorted(dict.fromkeys(said), key=lambda pair: (math.isnan(pair[1].start_s), pair[1].start_s))
+    speakers = dict.fromkeys(speaker for speaker, _ in parts)
+    tiers = [Tier("rows", tuple(part for name, part in parts if name == speaker), speaker) for speaker in speakers]
+    return Row(table, "\n".join(part.text for _, part in parts), parts=tuple(tiers))
+
+
+def _spoken(row: Row) -> list[tuple[str, Annotation]]:
+    return [(tier.participant, part) for tier in row.parts for part in tier.annotations]
 
 
 def _times(
@@ -296,34 +311,53 @@ def _times(
     Raises
     ------
     FormatError
-        Parts have no ends, none can be read as a time, or nothing says in what unit they are.
+        Parts have no ends, a column of times cannot be read, or nothing says in what unit they are.
     """
-    starts = [each for each in _known(grid, _STARTS, where) if any(re.search("[1-9]", x) for x in columns[each])]
-    if not starts:
+    found = dict[str, int]()
+    for place, name in enumerate(grid.heading):
+        called = _unit(name)[0]
+        readable = any(math.isfinite(_seconds(value)) for value in columns[place])
+        if not readable and called in {*_STARTS, *_ENDS}.difference(_NOT_ONLY_TIMES) and any(columns[place]):
+            raise FormatError(
+                f"{path}: {_called(grid, place)} cannot be read as times; write seconds, such as 1.5, or 0:01.5"
+            )
+        if place != where and readable:
+            found.setdefault(called, place)
+    start = next((found[name] for name in _STARTS if name in found), None)
+    ends = [*_ENDS, "offset"] if start is not None and start == found.get("onset") else _ENDS
+    end = next((found[name] for name in ends if name in found), None)
+    length = next((found[name] for name in _LENGTHS if name in found), None)
+    told = [place for place in (start, end) if place is not None]
+    if start is None or not any(re.search("[1-9]", value) for place in told for value in columns[place]):
         return [], []
-    ends = _known(grid, _ENDS, where) or _known(grid, _LENGTHS, where)
-    if not ends:
-        raise FormatError(
-            f"{path}: has the starts of parts ({_called(grid, starts[0])}), but no ends; add a column `end`"
-        )
-    pair = [starts[0], ends[0]]
-    names = " and ".join(_called(grid, each) for each in pair)
-    keys, values = [_key(grid.heading[each]) for each in pair], [columns[each] for each in pair]
-    known = all(key.endswith(("s", "sec", "seconds")) for key in keys)
-    if not known and not any(mark in value for column in values for value in column for mark in ".,:"):
+    if end is None and length is None:
+        raise FormatError(f"{path}: has the starts of parts ({_called(grid, start)}), but no ends; add a column `end`")
+    used = [place for place in (start, end, length) if place is not None]
+    names = " and ".join(_called(grid, place) for place in used)
+    known = all(_unit(grid.heading[place])[1] for place in used)
+    if not known and not any(_FRACTION.search(value) for place in used for value in columns[place]):
         raise FormatError(
             f"{path}: {names} are whole numbers, of seconds or of milliseconds; call these columns `start_s` and"
             " `end_s`, or `start_ms` and `end_ms`"
         )
-    start_R, end_R = (
-        [_seconds(value) / (1000 if key.endswith("ms") else 1) for value in column]
-        for key, column in zip(keys, values, strict=True)
-    )
-    if all(map(math.isnan, start_R)) or all(map(math.isnan, end_R)):
-        raise FormatError(f"{path}: {names} cannot be read as times; write seconds, such as 1.5, or 0:01.5")
-    if keys[1] in _LENGTHS:
-        end_R = [start + length for start, length in zip(start_R, end_R, strict=True)]
-    return pair, list(zip(start_R, end_R, strict=True))
+
+    def seconds(place: int | None) -> list[float]:
+        if place is None:
+            return [math.nan] * len(grid.rows)
+        if _unit(grid.heading[place])[1] != "ms":
+            return [_seconds(value) for value in columns[place]]
+        return [math.nan if set(value) & set(":,") else _seconds(value) / 1000 for value in columns[place]]
+
+    times = zip(seconds(start), seconds(end), seconds(length), strict=True)
+    return used, [(begin, begin + long if math.isnan(last) else last) for begin, last, long in times]
+
+
+def _unit(heading: str) -> tuple[str, str]:
+    """What a heading names, and the unit in it: ``s``, ``ms`` or nothing."""
+    match = _UNIT.fullmatch(heading.strip().lower())
+    if match is None:
+        return _key(heading), ""
+    return _key(match["name"]), "ms" if match["ms"] else "s" if match["s"] else ""
 
 
 def _seconds(value: str) -> float:

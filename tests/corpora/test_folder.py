@@ -223,7 +223,7 @@ def test_annotations_that_cannot_be_used_are_counted(tmp_path: Path, capsys: pyt
         " recording",
         "'baada' at 10.00 s: lies outside the recording, which lasts 10.00 s; correct its times, or get the whole"
         " recording",
-        "lost: its times are not set; set them",
+        "lost: its times are not set; set them in ELAN",
         "'mama anasoma' at 0.00 s: 1.00 of its 2.00 s overlap another one; simultaneous speech is not used",
         "'mm' at 1.00 s: 1.00 of its 1.00 s overlap another one; simultaneous speech is not used",
     ]
@@ -287,7 +287,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     (source / "b.TextGrid").rename(source / "a.TextGrid")
     refused(r"no utterance is left of 1 recordings\n.*a\.TextGrid: is not a complete TextGrid")
     refused(
-        r"tier=tx: there is no transcript with times \(\.TextGrid, \.eaf, \.srt, \.vtt\) that could be read", tier="tx"
+        r"tier=tx: there is no transcript with tiers \(\.TextGrid, \.eaf, \.srt, \.vtt\) that could be read", tier="tx"
     )
     (source / "a.TextGrid").unlink()
     write(source / "a.txt", "leo")

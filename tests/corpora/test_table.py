@@ -308,3 +308,51 @@ def test_parts_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     data, faults = read_folder(tmp_path)
     assert [u.text for u in data.utterances.values()] == ["oh"]
     assert [fault.kind for fault in faults] == ["no times", "no length", "outside", "empty"]
+
+
+def parts_in(folder: Path, **tables: str) -> list[tuple[str | None, float, float | None]]:
+    recording(folder / "a.wav", 10.0)
+    for name, content in tables.items():
+        (folder / f"{name}.csv").write_text(content)
+    data, _ = read_folder(folder)
+    return [(u.text, u.start_s, u.end_s) for u in data.utterances.values()]
+
+
+@pytest.mark.parametrize(
+    ("content", "spans"),
+    [
+        ("path,start,end,text\na,0.0,2.5,oh\n", [(0.0, 2.5)]),
+        ("path,onset,offset,duration,text\na,1.0,3.5,2.5,oh\na,4.0,5.5,1.5,one\n", [(1.0, 3.5), (4.0, 5.5)]),
+        ("path,offset,start,end,text\na,7.5,1.0,3.5,oh\n", [(1.0, 3.5)]),
+        ("path,Start (ms),End (ms),text\na,1000,3500,oh\n", [(1.0, 3.5)]),
+        ("path,start_milliseconds,duration_milliseconds,text\na,1000,2500,oh\n", [(1.0, 3.5)]),
+        ("path,from,to,text\na,1.0,3.5,oh\n", [(1.0, 3.5)]),
+        ("path,from,to,text\na,Bern,Basel,oh\n", [(0.0, None)]),
+        ("path,start,end,duration,text\na,1.0,,2.5,oh\na,4.0,5.5,,one\n", [(1.0, 3.5), (4.0, 5.5)]),
+        ("path,start,end,text\na,1.0,3.5,oh\na,1.0,3.5,oh\n", [(1.0, 3.5)]),
+        ("path,offset,duration,text\na,0.0,10.0,oh\n", [(0.0, None)]),
+    ],
+)
+def test_columns_of_times_are_known_by_their_headings(
+    tmp_path: Path, content: str, spans: list[tuple[float, float | None]]
+) -> None:
+    assert [(start, end) for _, start, end in parts_in(tmp_path, table=content)] == spans
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "path,starts,ends,text\na,1000,3500,oh\n",
+        "path,start,end,text\na,1000.0,3500.0,oh\n",
+        "path,start,end,text\na,1500,a while,oh\n",
+    ],
+)
+def test_times_without_a_unit_and_other_values_are_refused(tmp_path: Path, content: str) -> None:
+    with pytest.raises(DataError, match=r"table\.csv.*(start_s|column end)"):
+        parts_in(tmp_path, table=content)
+
+
+def test_parts_in_several_tables_are_joined_and_preferred_to_the_whole(tmp_path: Path) -> None:
+    train, dev = ("path,start,end,text\n" + row for row in ("a,1.0,3.5,oh\n", "a,4.0,5.5,one\na,1.0,3.5,oh\n"))
+    found = parts_in(tmp_path, train=train, dev=dev, all="path,text\na,oh one\n")
+    assert sorted(found) == [("oh", 1.0, 3.5), ("one", 4.0, 5.5)]
