@@ -164,8 +164,8 @@ class LfmmiSystemConfig(Config):
     )
     taught: bool = Field(
         False,
-        description="with adapted: also train lfmmi_taught, a network like sat_lfmmi that learns from the mean of the"
-        " two, too (training.lfmmi.teaching)",
+        description="with adapted: also train lfmmi_taught, a network like sat_lfmmi that also learns from the mean of"
+        " lfmmi and sat_lfmmi (training.lfmmi.teaching)",
     )
 
     @model_validator(mode="before")

@@ -160,11 +160,12 @@ class LfMmiConfig(Config):
     l2: float = Field(5e-5, ge=0, description="weight of half the sum of squares of a frame's outputs")
     teacher: str | None = Field(
         None,
-        description="model directory of one network, or of several (lfmmi_mean), with the same pdfs, whose outputs"
-        " this network learns, too; one that reads fewer features than the frames have reads the first ones",
+        min_length=1,
+        description="model directory of one network, or of several (lfmmi_mean), with the same pdfs, from whose outputs"
+        " this network also learns; one that reads fewer features than the frames have reads the first ones",
     )
-    teaching: float = Field(
-        0.7, ge=0, le=1, description="share of the teacher's posteriors in the numerator, where there is a teacher"
+    teaching: float | None = Field(
+        None, ge=0, le=1, description="share of the teacher's posteriors in the targets; none: 0.7"
     )
 
 

@@ -469,8 +469,12 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     check_places(experiment.out, sources, {f"lm.{key}": getattr(recipe.lm, key) for key in ("arpa", "text", "rescore")})
     if recipe.lfmmi and recipe.lfmmi.taught and not recipe.lfmmi.adapted:
         raise SettingError("lfmmi.taught=true: learns from two networks; set lfmmi.adapted=true, too")
-    if recipe.lfmmi and recipe.lfmmi.training.lfmmi.teacher:
+    if recipe.lfmmi and recipe.lfmmi.training.lfmmi.teacher is not None:
         raise SettingError("lfmmi.training.lfmmi.teacher: is for `speech3 train`; in a recipe set lfmmi.taught=true")
+    if recipe.lfmmi and recipe.lfmmi.training.lfmmi.teaching is not None and not recipe.lfmmi.taught:
+        raise SettingError(
+            "lfmmi.training.lfmmi.teaching: there is no teacher; set lfmmi.taught=true, too, or remove it"
+        )
     if recipe.lfmmi and recipe.lfmmi.adapted:
         needs = {
             "lfmmi.model=cnn_tdnn": isinstance(recipe.lfmmi.model, CnnTdnnConfig),

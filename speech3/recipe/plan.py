@@ -390,6 +390,7 @@ def _lfmmi_training(
     lfmmi = e.recipe.lfmmi
     assert lfmmi is not None
     replaced = [] if lfmmi.passes is None else ["lfmmi.training.max_epochs"]  # passes replaces it
+    replaced += [] if system == LFMMI_TAUGHT else ["lfmmi.training.lfmmi.teaching"]
     config = {
         "lfmmi.model": lfmmi.model.model_dump(),
         "lfmmi.training": lfmmi.training.model_dump(),

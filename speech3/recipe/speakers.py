@@ -10,6 +10,7 @@ OUT/frames/sat_dnn                  packed: the utterances of training with and 
 OUT/sat_dnn                         a DNN on these features, with SAT's senones and graph
 OUT/frames/sat_lfmmi, OUT/sat_lfmmi  the same for LF-MMI: mel bins, and beside the convolutions the adapted features
 OUT/lfmmi_mean                      the networks of lfmmi and sat_lfmmi, which score together
+OUT/lfmmi_taught                    a network like sat_lfmmi that also learns from lfmmi_mean
 """
 
 import shutil
@@ -340,8 +341,10 @@ def train_adapted_lfmmi(e: Experiment, system: str) -> None:
     passes = -(-config.training.max_epochs // 2)
     say(f"  {passes} passes, since nearly every utterance is there twice: with and without its speaker's transform")
     model = config.model.model_copy(update={"adapted": _projection(e.model(SAT)).dim})
-    teacher = str(e.model(LFMMI_MEAN)) if system == LFMMI_TAUGHT else None
-    lfmmi = config.training.lfmmi.model_copy(update={"teacher": teacher})
+    assert e.recipe.lfmmi is not None
+    lfmmi, taught = config.training.lfmmi, e.recipe.lfmmi.training.lfmmi
+    if system == LFMMI_TAUGHT:
+        lfmmi = taught.model_copy(update={"teacher": str(e.model(LFMMI_MEAN))})
     training = config.training.model_copy(update={"max_epochs": passes, "lfmmi": lfmmi})
     changes = {"frames": str(e.frames(SAT_LFMMI)), "model": model, "training": training, "init": None}
     train_group(config.model_copy(update=changes), e.model(system), LFMMI)

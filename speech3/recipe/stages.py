@@ -487,6 +487,8 @@ def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
         passes = system.passes or lfmmi_passes(hours, started=start is not None)
         say(f"  {passes} passes over {60 * hours:.0f} minutes of speech (lfmmi.passes)")
         training = training.model_copy(update={"max_epochs": passes})
+    alone = training.lfmmi.model_copy(update={"teaching": None})  # only `train_adapted_lfmmi` has a teacher
+    training = training.model_copy(update={"lfmmi": alone})
     return TrainConfig(
         frames=str(e.frames(name)),
         hmm=str(e.model(LFMMI_HMM)),

@@ -82,8 +82,11 @@ def with_precision(config: TrainConfig, earlier: Path | None) -> TrainConfig:
 
 def check_out(config: TrainConfig, out: Path) -> None:
     """Refuse as run directory one that training reads from: a run would replace what it begins with."""
-    read = {"hmm": config.hmm, "frames": config.frames, **({"--init": config.init} if config.init else {})}
+    read = {"hmm": config.hmm, "frames": config.frames, "--init": config.init}
+    read["training.lfmmi.teacher"] = config.training.lfmmi.teacher
     for name, path in read.items():
+        if not path:
+            continue
         directory = Path(path).parent if Path(path).is_file() else Path(path)
         if directory.resolve() == out.resolve():
             raise OccupiedError(f"{out}: is also {name}, which the new model would replace; choose another --out")
@@ -94,6 +97,11 @@ def check_objective(config: TrainConfig) -> None:
     training, model = config.training, config.model
     if not (Path(config.hmm) / "hmm.json").exists():
         raise MissingError(f"{config.hmm}: has no hmm.json; set hmm to the model directory that labels the frames")
+    if training.lfmmi.teaching is not None and training.lfmmi.teacher is None:
+        raise SettingError(
+            f"training.lfmmi.teaching={training.lfmmi.teaching:g}: there is no teacher; set training.lfmmi.teacher,"
+            " too, or remove it"
+        )
     if training.of_sequences:
         check_sequences(config)
     if isinstance(model, TIME_DELAY):

@@ -6,6 +6,7 @@ any run, and the layers below it are kept: what they have learnt is useful for a
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,12 +159,19 @@ def _written(value: Any) -> str:
     return json.dumps(value, separators=(",", ":")) if isinstance(value, tuple) else str(value)
 
 
-def _compare_features(path: Path, data: Path) -> None:
+def warn_of_teacher(config: TrainConfig) -> None:
+    """Warn if the teacher of an LF-MMI run was trained on other features, as for a model to start from."""
+    if config.training.lfmmi.teacher is not None:
+        _compare_features(Path(config.training.lfmmi.teacher) / "model.safetensors", Path(config.frames), ("adapted",))
+
+
+def _compare_features(path: Path, data: Path, but: Sequence[str] = ()) -> None:
     """Warn if the features differ though their number does not: that may be intended, but seldom is."""
     files = path.parent / "features.yaml", data / "features.yaml"
     if all(file.exists() for file in files):
         there, here = (parse(FeatureConfig, read_yaml(file), file).of_values() for file in files)
-        differ = [f"{key} {there.get(key)} there, {here[key]} here" for key in here if there.get(key) != here[key]]
+        changed = [key for key in here if there.get(key) != here[key] and key not in but]
+        differ = [f"{key} {there.get(key)} there, {here[key]} here" for key in changed]
         if differ:
             say(f"warning: {path} was trained on features that differ from those of {data}: {', '.join(differ)}")
 

@@ -57,7 +57,7 @@ from speech3.runtime import (
 from speech3.train.card import counted, write_card
 from speech3.train.checks import check_objective, check_out, with_precision
 from speech3.train.curves import open_writer
-from speech3.train.init import Init, read_init
+from speech3.train.init import Init, read_init, warn_of_teacher
 from speech3.train.parts import (
     BuildParts,
     Source,
@@ -175,7 +175,8 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     packed = open_frames(config, Path(out))
     check_partitions(config, packed["train"])
     init = read_init(config, packed["train"])
-    epoch_minibatches = len(minibatches(config, packed["train"], torch.device("cpu")))
+    warn_of_teacher(config)
+    epoch_minibatches = len(minibatches(config, packed["train"], torch.device("cpu"), train=True))
     check_epoch(config.training, epoch_minibatches, _warm_start(config, init))
     directory = RunDirectory(Path(out), _identity(config, packed, init), config.training.keep_checkpoints)
     with directory.alone():
@@ -196,7 +197,7 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
 def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init | None) -> dict[str, Any]:
     return {
         "model": config.model.model_dump(),
-        "training": config.training.model_dump(exclude=NOT_COMPUTED),
+        "training": config.training.model_dump(exclude={**dict.fromkeys(NOT_COMPUTED, True), "lfmmi": {"teacher"}}),
         "seed": config.seed,
         "frames": {name: frames.digest for name, frames in packed.items()},
         **({"init": init.digest} if init else {}),

@@ -84,7 +84,17 @@ def test_its_steps_come_after_what_they_need(tmp_path: Path):
     assert taught.systems == (*with_it.systems, "lfmmi_taught") and taught.hmm_of("lfmmi_taught") == "lfmmi_hmm"
     more = expected_costs(taught, Speech(1.0, 0.1, 0.1))["adapted/lfmmi_taught"]
     assert more.seconds > costs["adapted/sat_lfmmi"].seconds
-    for keys in (["lfmmi.taught=true"], ["lfmmi={}", "lfmmi.training.lfmmi.teacher=x"]):
+    more_of_it = ["lfmmi.adapted=true", "lfmmi.taught=true", "lfmmi.training.lfmmi.teaching=0.5"]
+    shares = {step.name: step for step in planned_steps(open_experiment("digits", tmp_path, None, more_of_it, ""))}
+    key = "lfmmi.training.lfmmi.teaching"
+    assert {name for name, step in shares.items() if "lfmmi.training" in step.config and key not in step.open_keys} == {
+        "adapted/lfmmi_taught"
+    }
+    for keys in (
+        ["lfmmi.taught=true"],
+        ["lfmmi={}", "lfmmi.training.lfmmi.teacher=x"],
+        ["lfmmi={}", "lfmmi.training.lfmmi.teaching=0.5"],
+    ):
         with pytest.raises(SettingError, match=keys[-1].split("=")[0]):
             open_experiment("digits", tmp_path, None, keys, "")
 

@@ -8,8 +8,8 @@ from interrupted import both_runs
 from sentences import DIM, LEXICON, PHONES, config_of, write
 
 from speech3.config import ModelConfig
-from speech3.errors import DataError, MismatchError, MissingError, SettingError, Speech3Error
-from speech3.frames.packed import write_frames
+from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError, Speech3Error
+from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm, context_free_tree, load_hmm
 from speech3.runtime import read_metrics
 from speech3.sequence.graph import estimate_phone_lm
@@ -210,14 +210,29 @@ def teacher(corpus, tmp_path_factory):
 
 
 def test_a_network_learns_from_a_teacher_alone(corpus, teacher, tmp_path):
-    """Smaller, and in half the passes; the transcripts count for nothing in training."""
-    lfmmi = {"teacher": str(teacher), "teaching": 1.0}
-    config = config_of(corpus, {"width": 20, "dropout": 0.0}, max_epochs=3, lfmmi=lfmmi)
-    train(config, tmp_path / "out")
-    history = [record for record in read_metrics(tmp_path / "out" / "metrics.jsonl") if record["event"] == "epoch"]
-    assert history[-1]["heldout_loss"] < 0.6 and history[-1]["heldout_per"] < 0.5
+    """Its transcripts have two phones exchanged, which is right half of the time; the teacher knows better."""
+    frames = tmp_path / "frames"
+    shutil.copytree(corpus / "frames", frames)
+    packed = open_packed(corpus / "frames" / "train.frames")
+    exchanged = np.array([0, 1, 3, 2, 4, 5], np.int32)
+    labels_N = 2 * exchanged[packed.senones_N >> 1] + (packed.senones_N & 1)
+    spans = {name: slice(*packed.offsets_U1[i : i + 2]) for i, name in enumerate(packed.utterances)}
+    feats, labels = ({name: array[span] for name, span in spans.items()} for array in (packed.frames_NF, labels_N))
+    write_frames(frames / "train.frames", feats, labels, packed.num_senones, utterances=list(spans))
+    rates = []
+    for lfmmi in ({}, {"teacher": str(teacher), "teaching": 1.0}):
+        config = config_of(corpus, lfmmi=lfmmi).model_copy(update={"frames": str(frames)})
+        train(config, tmp_path / "out", restart=True)
+        records = read_metrics(tmp_path / "out" / "metrics.jsonl")
+        rates.append([record for record in records if record["event"] == "epoch"][-1]["heldout_per"])
+    wrong, taught = rates
+    assert taught < 0.4 < wrong, rates
+    shutil.copytree(teacher, tmp_path / "moved")
+    same = {"teacher": str(tmp_path / "moved"), "teaching": 1.0}
+    about = train(config_of(corpus, lfmmi=same).model_copy(update={"frames": str(frames)}), tmp_path / "out")
+    assert about["best_epoch"] == 4  # finished before
     with pytest.raises(Speech3Error, match="another config"):
-        train(config_of(corpus, {"width": 20, "dropout": 0.0}, max_epochs=3), tmp_path / "out")
+        train(config_of(corpus).model_copy(update={"frames": str(frames)}), tmp_path / "out")
 
 
 def test_teachers_that_do_not_fit_are_refused(corpus, teacher, tmp_path):
@@ -233,6 +248,15 @@ def test_teachers_that_do_not_fit_are_refused(corpus, teacher, tmp_path):
     context_free = context_free_tree(np.arange(2 * PHONES).reshape(PHONES, 2)[::-1].copy())
     Hmm(LEXICON, context_free, np.full(2 * PHONES, 0.5), FIRST_AND_LOOP, 3).save(other)
     assert f"teacher={other}: 10 senones" in refused(MismatchError, lfmmi={"teacher": str(other)})
+    assert "teaching=0.5" in refused(SettingError, lfmmi={"teaching": 0.5})
+    before = (teacher / "model.safetensors").read_bytes()
+    with pytest.raises(OccupiedError, match="teacher"):
+        train(config_of(corpus, lfmmi=lfmmi), teacher, restart=True)
+    assert (teacher / "model.safetensors").read_bytes() == before
+    shutil.copytree(teacher, tmp_path / "done")
+    with pytest.raises(MismatchError):  # before the earlier model is removed
+        train(config_of(corpus, {"layers": 3}, lfmmi=lfmmi), tmp_path / "done", restart=True)
+    assert (tmp_path / "done" / "model.safetensors").exists()
     with pytest.raises(ValueError, match=r"lfmmi\.teacher"):
         config_of(corpus, lfmmi=lfmmi, objective="cross_entropy")
     with pytest.raises(ValueError, match=r"lfmmi\.teacher"):

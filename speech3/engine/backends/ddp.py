@@ -168,7 +168,7 @@ class Worker:
         portions = inputs.microbatches if isinstance(inputs, Microbatches) else ((inputs, targets),)
         loss = correct = torch.zeros((), device=parts.device)
         for number, (microbatch, its_targets) in enumerate(portions, start=1):
-            last, share = number == len(portions), len(its_targets) / len(targets)
+            last, share = number == len(portions), len(its_targets) / max(1, len(targets))
             with nullcontext() if last else both.no_sync():
                 part, right = both(microbatch, its_targets)
                 if last:

@@ -71,6 +71,7 @@ def facts_of(parts: WorkerParts | None = None, own: Flat | None = None) -> Facts
         return facts
     shapes = [tuple(view.shape) for view in own.views]
     targets = parts.source.draw(1, 0)[1] if len(parts.source) else None
+    targets = getattr(targets, "targets", targets)  # without a teacher's outputs, which differ by processor
     # Targets are tensors of class numbers, or whatever else the loss takes, such as numerators of sentences.
     what = targets.cpu().numpy().tobytes() if isinstance(targets, Tensor) else pickle.dumps(targets)
     minibatches = _digest(repr((len(parts.source), parts.source.rows)).encode() + what)
