@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -218,12 +219,15 @@ def transcribe(
     times: bool = False,
     lattices: bool = False,
     one_speaker: bool = False,
+    names: Mapping[Path, str] = MappingProxyType({}),
+    failed: list[Speech3Error] | None = None,
 ) -> Iterator[Transcription]:
     """Recognise audio files, each as one utterance of a separate speaker; long files are cut at pauses.
 
     A recording longer than `LONG_S` is read in parts; a part that cannot be recognised is reported and left out. A
     model that adapts to speakers does so to each file, or to all of them if they have `one_speaker`, by the first
-    `_ADAPT_S` of speech.
+    `_ADAPT_S` of speech. `names` has other names for files. If there is a list `failed`, files that cannot be
+    recognised are left out, and their errors are added to it.
 
     Raises
     ------
@@ -239,27 +243,36 @@ def transcribe(
     if one_speaker:
         using = _of_speaker(recognizer, (part for path in files for part in _parts_of(recognizer, path)))
     for path in files:
-        name = str(path)
+        name = names.get(path, str(path))
         _refuse_given(recognizer, name)
-        about = audio.info(path)
-        warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
-        if about.claim:
-            say(f"{name}: {about.claim}; the audio in the file is recognised")
-        _say_clipped(name, next(audio.read_blocks(path, _BLOCK_S), np.zeros(0, np.float32)))
-        if about.channels > 1 and (why := audio.channel_mix(path).why):
-            say(f"{name}: has {about.channels} channels: {why}")
-        if not one_speaker:
-            using = _of_speaker(recognizer, _parts_of(recognizer, path))
-        if about.duration_s <= LONG_S:
-            found = _recognised(using, name, *_whole(recognizer, path), wanted)
-        else:
-            blocks = audio.read_blocks(path, _BLOCK_S)
-            parts, rate_hz = _parts(recognizer, blocks, about.sample_rate_hz)
-            shown = progress(parts, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
-            found = _long(using, name, shown, rate_hz, wanted)
-        yield Transcription(
-            name, " ".join(found.spelled), found.words, about.duration_s, found.phones, found.nbest, found.lattices
-        )
+        try:
+            if not one_speaker:
+                using = _of_speaker(recognizer, _parts_of(recognizer, path))
+            yield _transcribed(recognizer, using, path, name, wanted)
+        except Speech3Error as error:
+            if failed is None:
+                raise
+            failed.append(error.restated(str(error).replace(str(path.absolute()), name)))
+
+
+def _transcribed(recognizer: TrainedModel, using: TrainedModel, path: Path, name: str, wanted: Wanted) -> Transcription:
+    """A file recognised by `using`, the recogniser adapted to its speaker; what is odd about the audio is said."""
+    about = audio.info(path)
+    warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
+    if about.claim:
+        say(f"{name}: {about.claim}; the audio in the file is recognised")
+    _say_clipped(name, next(audio.read_blocks(path, _BLOCK_S), np.zeros(0, np.float32)))
+    if about.channels > 1 and (why := audio.channel_mix(path).why):
+        say(f"{name}: has {about.channels} channels: {why}")
+    if about.duration_s <= LONG_S:
+        found = _recognised(using, name, *_whole(recognizer, path), wanted)
+    else:
+        blocks = audio.read_blocks(path, _BLOCK_S)
+        parts, rate_hz = _parts(recognizer, blocks, about.sample_rate_hz)
+        shown = progress(parts, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
+        found = _long(using, name, shown, rate_hz, wanted)
+    text = " ".join(found.spelled)
+    return Transcription(name, text, found.words, about.duration_s, found.phones, found.nbest, found.lattices)
 
 
 def _say_clipped(name: str, wave_S: np.ndarray) -> None:

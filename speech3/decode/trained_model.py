@@ -18,6 +18,7 @@ beside it the directory OUT.decode with the other files; it is used in the same 
 Axes: T frames, D features, K rows of scores, P pdfs.
 """
 
+import numbers
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -153,8 +154,8 @@ class TrainedModel:
     transform: np.ndarray | None = None
 
     def with_min_confidence(self, least: float) -> Self:
-        if not 0 <= least <= 1:
-            raise SettingError(f"min_confidence: must be from 0 to 1, not {least:g}")
+        if not isinstance(least, numbers.Real) or not 0 <= least <= 1:
+            raise SettingError(f"min_confidence={least!r}: must be a number from 0 to 1")
         return replace(self, min_confidence=least)
 
     @classmethod
