@@ -409,10 +409,10 @@ def align(
 
     `speech3 align one.wav aligned --text "what is said"`, `speech3 align recordings aligned --lang cy`
 
-    Each recording has its transcript beside it, in a file of its name: `.txt` or `.lab` (what is said), `.TextGrid`,
-    `.eaf` (its tier is chosen with `--tier` if there are several kinds), `.srt` or `.vtt`. An aligner is trained on all
-    of them, and aligns them; pronunciations come from espeak-ng (`--lang`), from `--lexicon`, or from the letters
-    (`--graphemes`). `aligned/` then has a TextGrid for each recording, with its name, in its subfolder, in its own
+    Each recording has its transcript beside it, in a file of its name: `.txt` or `.lab` (what is said, or a label
+    track), `.TextGrid`, `.eaf` (its tier is chosen with `--tier` if there are several kinds), `.srt` or `.vtt`. An
+    aligner is trained on all of them, and aligns them; pronunciations come from espeak-ng (`--lang`), from `--lexicon`,
+    or from the letters (`--graphemes`). `aligned/` then has a TextGrid for each recording, with its name, in its subfolder, in its own
     time: tiers `words` and `phones`, or `SPEAKER - words`, `SPEAKER - phones` where the transcript has tiers or there
     are several speakers.
     `report.csv` has a line for each utterance, the doubtful ones first; what could not be aligned is an empty interval.

@@ -167,7 +167,12 @@ class TrainedModel:
         Speech3Error
             A file is missing, or the files do not belong together.
         """
-        found = cls(*_read(model))
+        try:
+            found = cls(*_read(model))
+        except MissingError as error:
+            if ";" in str(error):  # it has a remedy
+                raise
+            raise error.restated(f"{error}; copy the whole model directory again, or train the model again") from error
         return replace(found, sat=TrainedModel.load(found.directory / SAT)) if found.features.adapted else found
 
     @property

@@ -135,10 +135,10 @@ def test_features_of_another_width_are_refused_with_the_utterance(model: Path, k
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("hmm.json", r"hmm\.json: no such file"),
-        ("lexiconp.txt", r"lexiconp\.txt: no such lexicon"),
-        ("tree.safetensors", r"tree\.safetensors: no such file"),
-        ("features.yaml", r"features\.yaml: no such file"),
+        ("hmm.json", r"hmm\.json: no such file; copy"),
+        ("lexiconp.txt", r"lexiconp\.txt: no such lexicon; copy"),
+        ("tree.safetensors", r"tree\.safetensors: no such file; copy"),
+        ("features.yaml", r"features\.yaml: no such file; copy"),
         ("model.safetensors", r"not a model directory, because it has no model\.safetensors"),
     ],
 )
@@ -146,6 +146,12 @@ def test_missing_files_are_named(model: Path, name: str, message: str) -> None:
     (model / name).unlink()
     with pytest.raises(Speech3Error, match=message):
         load_recognizer(model)
+
+
+def test_a_graph_without_its_words_is_named(model: Path) -> None:
+    (model / "graph" / "words.txt").unlink()
+    with pytest.raises(MissingError, match=r"words\.txt: .*build the graph"):
+        _ = load_recognizer(model).graph
 
 
 def test_a_directory_above_models_lists_them(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
