@@ -412,11 +412,11 @@ def align(
     Each recording has its transcript beside it, in a file of its name: `.txt` or `.lab` (what is said, or a label
     track), `.TextGrid`, `.eaf` (its tier is chosen with `--tier` if there are several kinds), `.srt` or `.vtt`. An
     aligner is trained on all of them, and aligns them; pronunciations come from espeak-ng (`--lang`), from `--lexicon`,
-    or from the letters (`--graphemes`). `aligned/` then has a TextGrid for each recording, with its name, in its subfolder, in its own
-    time: tiers `words` and `phones`, or `SPEAKER - words`, `SPEAKER - phones` where the transcript has tiers or there
-    are several speakers.
-    `report.csv` has a line for each utterance, the doubtful ones first; what could not be aligned is an empty interval.
-    `index.html` shows the suspicious utterances, to be heard, seen and checked in a browser.
+    or from the letters (`--graphemes`). `aligned/` then has a TextGrid for each recording, with its name, in its
+    subfolder, in its own time: tiers `words` and `phones`, or `SPEAKER - words`, `SPEAKER - phones` where the
+    transcript has tiers or there are several speakers. `report.csv` has a line for each utterance, the doubtful ones
+    first; what could not be aligned is an empty interval. `index.html` shows the suspicious utterances, to be heard,
+    seen and checked in a browser.
 
     English is aligned at once, by an aligner that comes with speech3 (CMU's phones): without `--lang`, `--lexicon` and
     `--graphemes` if two thirds of the words are in its dictionary, and with `--lang en-us` if there are ten minutes of
