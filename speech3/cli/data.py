@@ -12,6 +12,7 @@ import typer
 from speech3.cli import _verb
 from speech3.errors import OccupiedError, SettingError
 
+_CONVERTED = ("several channels", "other sample rate")  # kinds of faults that no recording of a folder need be free of
 _SHOWN = 20  # most faults and most warnings that are printed without --all
 
 
@@ -40,20 +41,21 @@ def validate(
     from tempfile import TemporaryDirectory
 
     from speech3.corpora import is_folder, read_speech
-    from speech3.data import Fault, some_of_each_kind, validate, write_datadir
+    from speech3.data import IN_FOLDERS, some_of_each_kind, validate, write_datadir
 
-    found: list[Fault] = []
     scratch = ""
     if is_folder(directory):
         with TemporaryDirectory(prefix="speech3-") as scratch:  # the folder as a data directory
             data, found = read_speech(directory, transcribed=not no_text)
             write_datadir(data, Path(scratch))
             report = validate(scratch, jobs=jobs, need_text=not no_text, features=features)
+        left_out = [fault for fault in found if not fault.warning]
+        read = (replace(f, remedy=IN_FOLDERS) if f.kind in _CONVERTED else f for f in report.faults)
+        warnings = [fault for fault in found if fault.warning]
+        report = replace(report, faults=(*left_out, *read), warnings=(*warnings, *report.warnings))
     else:
         report = validate(directory, jobs=jobs, need_text=not no_text, features=features)
-    warnings = [fault for fault in found if fault.warning] + list(report.warnings)
-    bad = [fault for fault in found if not fault.warning] + list(report.faults)
-    for faults, what in ((warnings, "warnings"), (bad, "faults")):
+    for faults, what in ((report.warnings, "warnings"), (report.faults, "faults")):
         shown = faults if everything else some_of_each_kind(faults, _SHOWN)
         for fault in shown:
             typer.echo(str(fault).replace(scratch or str(directory), str(directory)))
@@ -61,7 +63,7 @@ def validate(
             typer.echo(f"... and {len(faults) - len(shown)} more {what}; --all prints all {len(faults)}")
     summary = report.summary()
     typer.echo(summary.partition("; `speech3 fix")[0].replace(scratch, str(directory)) if scratch else summary)
-    if bad:
+    if report.faults:
         raise typer.Exit(1)
 
 

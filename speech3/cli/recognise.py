@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from speech3.cli import _verb
-from speech3.errors import DataError, MismatchError, SettingError, listed
+from speech3.errors import DataError, MismatchError, SettingError, Speech3Error, listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +19,7 @@ _Graph = Annotated[
 ]
 _Hot = Annotated[Path | None, typer.Option(help="Words to expect: lines `WORD [WORD ...] [BOOST]`.")]
 _Doubt = Annotated[
-    float, typer.Option(metavar="X", help="Write <unk> for words with a confidence below X (0 to 1).", min=0, max=1)
+    float, typer.Option(metavar="X", help="Write `<unk>` for words with a confidence below X (0 to 1).", min=0, max=1)
 ]
 _Nbest = typer.Option(metavar="N", help="The N best word sequences.", min=0, max=10_000)
 _Others = Annotated[
@@ -76,10 +76,10 @@ def transcribe(
     `exp/digits/sat`, takes each file for one speaker, or all of them with `--one-speaker`. `--json` prints a line for
     each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`, times in seconds.
 
-    With `--nbest N` a line for each word sequence follows, `RANK COST TEXT`, where the cost is a negative natural
+    With `--nbest N` there is a line for each word sequence, `RANK COST TEXT`, where the cost is a negative natural
     logarithm; with `--json` they are in `nbest`, as `decode --nbest` writes them. The TextGrids have the names and the
     times of the recordings, and tiers of words and phones. `ffmpeg -i talk.m4a -f wav - | speech3 transcribe MODEL -`
-    reads a sound file from standard input.
+    reads a sound file from standard input. Of several files, those that cannot be read are named at the end.
 
     `arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream exp/digits/dnn - --rate 16000`
 
@@ -109,6 +109,12 @@ def transcribe(
     from speech3.hmm import ctm_line
 
     # The recogniser.
+    if ctm and (as_json or nbest):
+        raise SettingError(
+            "--ctm: cannot be combined with --json or --nbest; --json --nbest N has both times and N best"
+        )
+    if nbest and min_confidence and not as_json:
+        raise SettingError("--min-confidence: word sequences of --nbest have no confidences; add --json, or omit one")
     recognizer = Recognizer.load(model, graph=graph, hot=hot, nbest=nbest, min_confidence=min_confidence)
     if others:
         if stream:
@@ -125,14 +131,15 @@ def transcribe(
             )
         transcribe_arriving(recognizer, str(files[0]), rate, as_json=as_json)
         return
-    saved: Path | None = None
+    failed: list[Speech3Error] = []
+    names: dict[Path, str] = {}
     if rate is not None and Path("-") not in files:
         raise SettingError("--rate is for standard input (- or --stream); a file contains its sample rate")
     if files.count(Path("-")) > 1:
         raise SettingError("- (standard input) can be read only once")
 
     def show(result: Transcription) -> None:
-        result = replace(result, name="-") if result.name == str(saved) else result
+        result = replace(result, name="-") if result.name in names.values() else result
         several = f"{result.name} " if len(files) > 1 else ""
         if as_json:
             print(transcription_json(result))
@@ -150,12 +157,15 @@ def transcribe(
             saved = Path(stack.enter_context(TemporaryDirectory(prefix="speech3-"))) / f"{STANDARD_INPUT}.wav"
             save_standard_input(saved, rate)
             files = [saved if path == Path("-") else path for path in files]
+            names[saved] = "standard input"
         if textgrid or lattice:
             check_names(files)
-        results = transcribe(
-            recognizer, files, times=ctm or as_json or bool(textgrid), lattices=bool(lattice), one_speaker=one_speaker
-        )
+        wanted = {"times": ctm or as_json or bool(textgrid), "lattices": bool(lattice), "one_speaker": one_speaker}
+        results = transcribe(recognizer, files, **wanted, names=names, failed=failed)
         write_results(results, show, recognizer, textgrid, lattice)
+    if failed:
+        several = f"{len(failed)} of {len(files)} recordings were not recognised:\n  " if len(files) > 1 else ""
+        raise failed[0].restated(several + "\n  ".join(map(str, failed)))
 
 
 def decode(
@@ -399,14 +409,14 @@ def align(
 
     `speech3 align one.wav aligned --text "what is said"`, `speech3 align recordings aligned --lang cy`
 
-    Each recording has its transcript beside it, in a file of its name: `.txt` or `.lab` (what is said), `.TextGrid`,
-    `.eaf` (its tier is chosen with `--tier` if there are several kinds), `.srt` or `.vtt`. An aligner is trained on all
-    of them, and aligns them; pronunciations come from espeak-ng (`--lang`), from `--lexicon`, or from the letters
-    (`--graphemes`). `aligned/` then has a TextGrid for each recording, with its name, in its subfolder, in its own
-    time: tiers `words` and `phones`, or `SPEAKER - words`, `SPEAKER - phones` where the transcript has tiers or there
-    are several speakers.
-    `report.csv` has a line for each utterance, the doubtful ones first; what could not be aligned is an empty interval.
-    `index.html` shows the suspicious utterances, to be heard, seen and checked in a browser.
+    Each recording has its transcript beside it, in a file of its name: `.txt` or `.lab` (what is said, or a label
+    track), `.TextGrid`, `.eaf` (its tier is chosen with `--tier` if there are several kinds), `.srt` or `.vtt`. An
+    aligner is trained on all of them, and aligns them; pronunciations come from espeak-ng (`--lang`), from `--lexicon`,
+    or from the letters (`--graphemes`). `aligned/` then has a TextGrid for each recording, with its name, in its
+    subfolder, in its own time: tiers `words` and `phones`, or `SPEAKER - words`, `SPEAKER - phones` where the
+    transcript has tiers or there are several speakers. `report.csv` has a line for each utterance, the doubtful ones
+    first; what could not be aligned is an empty interval. `index.html` shows the suspicious utterances, to be heard,
+    seen and checked in a browser.
 
     English is aligned at once, by an aligner that comes with speech3 (CMU's phones): without `--lang`, `--lexicon` and
     `--graphemes` if two thirds of the words are in its dictionary, and with `--lang en-us` if there are ten minutes of

@@ -29,7 +29,15 @@ if TYPE_CHECKING:
         yesno,
     )
     from speech3.corpora.anyspeech import HELD_OUT_LEXICON, LETTERS, SET_NAMES
-    from speech3.corpora.folder import AUDIO, TIERED, find_pairs, has_recordings, is_folder, read_folder, read_speech
+    from speech3.corpora.folder import (
+        AUDIO,
+        find_pairs,
+        has_recordings,
+        is_folder,
+        read_folder,
+        read_speech,
+        tier_reader,
+    )
     from speech3.corpora.tiers import Annotation, Tier, read_textgrid, write_elan
     from speech3.corpora.untranscribed import read_untranscribed
 else:
@@ -40,7 +48,6 @@ __all__ = [
     "HELD_OUT_LEXICON",
     "LETTERS",
     "SET_NAMES",
-    "TIERED",
     "Annotation",
     "Tier",
     "aishell",
@@ -59,6 +66,7 @@ __all__ = [
     "read_untranscribed",
     "shuzi",
     "tedlium",
+    "tier_reader",
     "timit",
     "write_elan",
     "wsj",

@@ -1,8 +1,9 @@
 """A folder as linguists keep it: recordings, each with a transcript of the same name.
 
-A transcript is a ``.txt`` or ``.lab`` (what is said in the whole recording), a Praat ``.TextGrid``, an ELAN ``.eaf`` or
-subtitles (``.srt``, ``.vtt``). It is beside its recording, or anywhere in the folder if its name is unique. Recordings
-without one have the words that a table gives them (`speech3.corpora.table`). ``lang/`` and hidden files are not read.
+A transcript is a ``.txt`` or ``.lab`` (what is said in the whole recording, or a label track), a Praat ``.TextGrid``,
+an ELAN ``.eaf`` or subtitles (``.srt``, ``.vtt``). It is beside its recording, or anywhere in the folder if its name is
+unique. Recordings without one have the words that a table gives them (`speech3.corpora.table`). ``lang/`` and hidden
+files are not read.
 """
 
 import math
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import soundfile
 
-from speech3.corpora.subtitles import read_subtitles
+from speech3.corpora.subtitles import is_labels, read_labels, read_subtitles
 from speech3.corpora.table import TABLES, Row, may_be_table, rows_of
 from speech3.corpora.tiers import Annotation, Tier, choose, read_elan, read_textgrid, shifted
 from speech3.data import (
@@ -42,7 +43,7 @@ from speech3.data import (
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error, listed
 from speech3.runtime import progress, read_utf8, say
 
-TEXTS = (".txt", ".lab")  # what is said, without times; .lab is what the Montreal Forced Aligner reads
+TEXTS = (".txt", ".lab")  # what is said, mostly without times; .lab is what the Montreal Forced Aligner reads
 # Transcripts with times, and their readers.
 TIERED: dict[str, Callable[[Path], list[Tier]]] = {
     ".eaf": read_elan,
@@ -57,14 +58,21 @@ _LOSSY = (".mp3", ".ogg", ".oga", ".opus")
 _NOT_READ = (".m4a", ".mp4", ".aac", ".wma", ".amr", ".mov", ".avi", ".mts")
 _MOST_OVERLAP = 0.1  # share of an annotation's length
 _LONG_S, _SHORT_S = 60.0, 0.1  # longer utterances are hard to align, shorter ones have no words
-_SHOWN = 3
+_SHOWN, _SHOWN_LETTERS = 3, 40
 _TABLES = {*TABLES, ".xlsx", ".ods"}  # what else people keep transcripts in
 _NO_TRANSCRIPT = "put one of its name beside it (.eaf, .TextGrid, .srt, .txt or .lab)"
 _TO_READ_IT = "call its columns `path` and `text`, or write the texts into such files"
 _LANGUAGE = re.compile(r"\.[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8})*")  # .en, .zh-Hans
-_CLOCK = re.compile(r"(?<=\[)\d?\d:[0-5]\d|\b\d?\d:[0-5]\d[:\d.,]*\s*-->")  # [00:01.5], 0:01 --> 0:02
+_CLOCK = r"\d?\d:[0-5]\d(?::[0-5]\d)?(?:[.,]\d+)?"
+_TIME = rf"(?:{_CLOCK}|\d+[.,]\d+)"
+_APART = r"[ \t,;|–-]+"
+_TIMES = re.compile(
+    rf"(?<=\[){_TIME}|\b{_CLOCK}\s*-->|\b\d\d:\d\d:\d\d[.,]\d+"  # [00:01.5], [0.5], 0:01 --> 0:02
+    rf"|^\W*(?:{_TIME}{_APART}(?:{_TIME}|\d+)|\d+{_APART}{_TIME})\b"  # 0.5 1.5 hello; 0:01,0:02; 0.1 125 hello
+)
+_LINE_TIMES = re.compile(rf"\W*{_CLOCK}\b|\s*\d+\s+\d+\s+[^\d\s]")  # 0:01 hello; 0 2 hello; in each of several lines
 _WORDS_ONLY = "write only what is said, or make a TextGrid of it"
-_TIMED = re.compile(r"\s*\d+\s+\d+\s+\S")
+_HTK = re.compile(r"\s*\d+\s+\d+\s+\S")
 _PAUSES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<pau>", "<p>", "<p:>", "<eps>", "[sil]", "#"}  # MFA, MAUS, HTK
 _KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
 _ANY_RATE = 16000  # Hz, of what a folder's recordings are resampled to: their rates may differ
@@ -78,6 +86,17 @@ class Item:
     audio: Path
     transcript: Path
     row: Row | None = None
+
+
+def tier_reader(item: Item) -> Callable[[Path], list[Tier]] | None:
+    """The reader of the recording's transcript if that has times; None if it has none, or cannot be read."""
+    suffix = item.transcript.suffix.lower()
+    if item.row or suffix not in TEXTS:
+        return None if item.row else TIERED.get(suffix)
+    try:
+        return read_labels if is_labels(read_utf8(item.transcript)) else None
+    except Speech3Error:
+        return None
 
 
 def has_recordings(source: Path) -> bool:
@@ -160,6 +179,9 @@ def find_pairs(
     rows, two_texts, unread = rows_of(tables, audio, wanted, source, AUDIO)
     listing = {*(row.table.path for row in rows.values()), *(Path(fault.where) for fault in unread)}
     faults = [*unread, *(_misnamed(path) for path in everything if not _is_utf8(path))]
+    others = {
+        (path.parent, stem(path)): path.name for path in files if path.suffix.lower() not in (*AUDIO, *TRANSCRIPTS)
+    }
     items: dict[str, Item] = {}
     for path in audio:
         row, available = None if path in own else rows.get(path.with_suffix("")), _available(path, anywhere)
@@ -179,7 +201,9 @@ def find_pairs(
             faults.append(Fault("unclear transcript", str(path), "", problem, "keep the right one"))
         else:
             remedy = "add one with the recording's name (.eaf, .TextGrid, .srt, .txt or .lab)"
-            faults.append(Fault("no transcript", str(path), "", "has no transcript", remedy))
+            unread_file = others.get((path.parent, stem(path)))
+            problem = f"has no transcript{f' ({unread_file} is not read as one)' if unread_file else ''}"
+            faults.append(Fault("no transcript", str(path), "", problem, remedy))
     if only:
         faults = [fault for fault in faults if fault.where == str(only)]
         chosen = [item for item in items.values() if item.audio == only]
@@ -190,8 +214,8 @@ def find_pairs(
     texts = [path for path in texts if path not in listing]
     faults += _unused(files, texts, {item.transcript for item in items.values()}, alone.keys())
     if not items:
-        others = [os.path.relpath(path, source) for path in (*files, *around) if path.suffix.lower() in _TABLES]
-        raise DataError(f"{source}: {_why_none(audio, texts, faults, others)}")
+        maybe = [os.path.relpath(path, source) for path in (*files, *around) if path.suffix.lower() in _TABLES]
+        raise DataError(f"{source}: {_why_none(audio, texts, faults, maybe)}")
     return list(items.values()), faults
 
 
@@ -202,6 +226,7 @@ def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fau
     return (
         f"recordings: {len(audio)}, transcripts: {len(texts)}, but no names match; each recording needs a"
         f" transcript (.eaf, .TextGrid, .srt, .txt or .lab) of its name{example}"
+        + next((f"; {Path(f.where).name} {f.problem}" for f in faults if f.problem.endswith(")")), "")
         + (f"; no words of recordings were found in {listed(tables, _SHOWN)}: {_TO_READ_IT}" if tables else "")
     )
 
@@ -343,7 +368,8 @@ class _Found:
         self.faults.append(Fault(kind, str(where), subject, problem, remedy))
 
     def unreadable(self, transcript: Path, error: Speech3Error) -> None:
-        problem, _, remedy = str(error).removeprefix(f"{transcript}: ").rpartition("; ")
+        whole = re.sub(r"^(\d+):", r"line \1:", str(error).removeprefix(f"{transcript}:").strip())
+        problem, _, remedy = whole.rpartition("; ")
         self.skip("unreadable transcript", transcript, problem, remedy)
 
 
@@ -418,9 +444,8 @@ def read_folder(
 def _chosen(items: Sequence[Item], wanted: str | None, source: Path, found: _Found) -> dict[Path, list[Tier]]:
     read: dict[Path, list[Tier]] = {}
     for item in progress(items, len(items), f"transcripts of {source}"):
-        reader = TIERED.get(item.transcript.suffix.lower())
         try:
-            if reader:
+            if reader := tier_reader(item):
                 read[item.transcript] = reader(item.transcript)
         except Speech3Error as error:
             found.unreadable(item.transcript, error)
@@ -452,22 +477,22 @@ def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> Non
     text, file, subject = item.row.text if item.row else read_utf8(item.transcript), item.transcript, ""
     if item.row:
         file, subject = Path(), item.audio.name  # no name of a file says what the text is
-    elif file.suffix.lower() == ".lab" and _TIMED.match(text):
+    elif file.suffix.lower() == ".lab" and _HTK.match(text):
         problem = "has times, as HTK's label files have"
         found.skip("times in text", file, problem, _WORDS_ONLY)
         return
     if what := other_format(file, text.split("\n")):
         found.skip("format not read", item.transcript, f"is {what}", _WORDS_ONLY, subject)
         return
-    if clock := _CLOCK.search(text):
-        problem = f"has times, such as {clock[0]}, which would count as words or noises"
+    if line := _line_with_times(text):
+        problem = f"has times, as in `{line[:_SHOWN_LETTERS]}`, which would count as words or noises"
         found.skip("times in text", item.transcript, problem, _WORDS_ONLY, subject)
         return
-    name, _, rest = text.strip().partition(" ")
+    name, *others = text.split(maxsplit=1) or [""]
     if name == stem(item.audio) and re.search(r"[\d_]", name):
         problem, remedy = "begins with the recording's name", "the other words are used"
         found.faults.append(Fault("name in text", str(item.transcript), subject, problem, remedy, warning=True))
-        text = rest
+        text = " ".join(others)
     words = found.words(text, item.transcript, subject)
     if not words:
         found.skip("empty", item.transcript, "has no words", "write what is said, or remove it", subject)
@@ -481,6 +506,13 @@ def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> Non
     key = _prefixed(speaker, item.key)
     found.recordings[item.key] = str(item.audio.absolute())
     found.utterances[key] = Utterance(key, item.key, speaker, words)
+
+
+def _line_with_times(text: str) -> str:
+    """The first line that has times, or begins with them as all of several lines do; empty if there is none."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    each = len(lines) > 1 and all(_LINE_TIMES.match(line) for line in lines)
+    return next((line for line in lines if each or _TIMES.search(line)), "")
 
 
 def _prefixed(speaker: str, recording: str) -> str:

@@ -1,8 +1,12 @@
-"""Subtitles as transcripts: SubRip (.srt) and WebVTT (.vtt), each subtitle an utterance with its times.
+"""Subtitles and label tracks as transcripts: each subtitle or label is an utterance with its times.
 
-SubRip has no specification; a subtitle is its number, its times and its lines of text, up to an empty line. WebVTT:
-https://www.w3.org/TR/webvtt1/ (hours may be missing; an identifier is optional; blocks NOTE, STYLE and REGION hold no
-text; ``<v NAME>`` in a text names the speaker). What else is marked in the text, `speech3.data.markup` knows.
+SubRip (.srt) has no specification; a subtitle is its number, its times and its lines of text, up to an empty line.
+WebVTT (.vtt): https://www.w3.org/TR/webvtt1/ (hours may be missing; an identifier is optional; blocks NOTE, STYLE and
+REGION hold no text; ``<v NAME>`` in a text names the speaker). What else is marked in the text,
+`speech3.data.markup` knows.
+
+Label tracks, of Audacity (https://manual.audacityteam.org/man/importing_and_exporting_labels.html) and others: lines of
+begin, end and text, in seconds; lines that begin with a backslash hold the frequencies of the label before.
 """
 
 import re
@@ -19,6 +23,7 @@ _VOICE = re.compile(r"<v(?:\.[\w.]+)?\s+([^>]+)>")
 _POSITION = re.compile(r"\{\\[^}]*\}")  # {\an8}, of SubStation Alpha
 _SCROLLING = 0.5  # least share of subtitles that repeat a line of the one before where they scroll
 _NAME = "subtitles"
+_LABEL = re.compile(r"\s*(\d+[.,]\d+)\s+(\d+[.,]\d+)(?:\s+(.*))?")
 
 
 def read_subtitles(path: Path) -> list[Tier]:
@@ -72,6 +77,26 @@ def read_subtitles(path: Path) -> list[Tier]:
         )
     speakers = dict.fromkeys(speaker for speaker, _ in found)
     return [Tier(_NAME, tuple(each for name, each in found if name == speaker), speaker) for speaker in speakers]
+
+
+def is_labels(text: str) -> bool:
+    """Whether all lines of a text are those of a label track."""
+    lines = _label_lines(text)
+    return bool(lines) and all(_LABEL.fullmatch(line) for line in lines)
+
+
+def read_labels(path: Path) -> list[Tier]:
+    """Read a tier of the labels of a track, for which `is_labels` holds."""
+    labels = []
+    for line in _label_lines(read_utf8(path)):
+        if match := _LABEL.fullmatch(line):
+            begin_s, end_s = (float(number.replace(",", ".")) for number in match.groups()[:2])
+            labels.append(Annotation(begin_s, end_s, match[3] or ""))
+    return [Tier("labels", tuple(labels))]
+
+
+def _label_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("\\")]
 
 
 def _blocks(text: str) -> list[tuple[int, list[str]]]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from speech3.data.broad_classes import SILENCE, broad_class, folded, is_arpabet, is_silence
     from speech3.data.datadir import (
         DATADIR_FILES,
+        IN_FOLDERS,
         NOISE,
         OTHER_SPEECH,
         SYMBOLS,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         read_datadir,
         segment_name,
         symbols_in,
+        without_faulty_audio,
         write_datadir,
     )
     from speech3.data.lost_bytes import find_damage, write_mended
@@ -102,6 +104,7 @@ __all__ = [
     "APOSTROPHES",
     "DATADIR_FILES",
     "END_TOLERANCE_S",
+    "IN_FOLDERS",
     "NEGATIVE_S",
     "NOISE",
     "OTHER_SPEECH",
@@ -186,6 +189,7 @@ __all__ = [
     "validate",
     "warn_of_problems",
     "with_progress",
+    "without_faulty_audio",
     "without_markup",
     "words_with_sharp_s",
     "write_datadir",

@@ -25,11 +25,20 @@ SYMBOLS = frozenset({"<s>", "</s>", "<eps>", "#0", "!sil"})
 NOISE, OTHER_SPEECH = "<noise>", "<unk>"  # words of what is not speech, and of speech outside of the domain
 Spans = dict[str, tuple[str, float, float | None]]  # utterance -> recording, start and end in seconds
 DATADIR_FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "spk2gender", "feats.scp", "cmvn.scp")
+IN_FOLDERS = "set sample_rate=HZ in `speech3 recipe any`, which converts it (`align` and `decode` do so by themselves)"
+_SOUND = (".wav", ".flac", ".mp3", ".ogg")
 
 
 def is_datadir(path: Path) -> bool:
     """Whether a directory has one of the files of a Kaldi data directory."""
     return any((path / name).is_file() for name in DATADIR_FILES)
+
+
+def without_faulty_audio(path: Path) -> str:
+    """How to leave out the utterances of a data directory, or of a folder, whose audio is faulty."""
+    if is_datadir(path):
+        return f"`speech3 fix {path} OUT` writes a copy without the utterances whose audio is faulty"
+    return f"repair these recordings, or move them out of {path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,8 @@ def parse(path: Path | str, *, need_text: bool = False) -> tuple[DataDir, list[F
     """
     path = Path(path)
     if not path.is_dir():
-        raise MissingError(f"{path}: {'not a' if path.exists() else 'no such'} directory; pass a Kaldi data directory")
+        problem = "not a directory" if path.exists() else "no such directory"
+        raise MissingError(f"{path}: {problem}; pass a folder of recordings or a Kaldi data directory")
     reader = _Reader(path, need_text)
     return reader.data(), reader.faults
 
@@ -329,8 +339,11 @@ class _Reader:
         if self.tables["wav.scp"]:
             where, problem = f"{self.path}/wav.scp", "is empty"
         elif not any(self.tables.values()):
-            problem = "the data directory has no wav.scp, text or utt2spk"
+            problem = "the data directory has no wav.scp, text or utt2spk, and no recordings"
             remedy = "write them (https://kaldi-asr.org/doc/data_prep.html)"
+            if any(file.suffix.lower() in _SOUND for file in paths.files_below(self.path)):
+                problem = "is a folder of recordings, but this command reads Kaldi data directories"
+                remedy = f"`speech3 recipe any --source {self.path} --to data` makes such directories of it"
         self.faults.append(Fault("no recordings", where, "", problem, remedy))
 
     def _locations(self, table: Table, what: str) -> dict[str, str]:

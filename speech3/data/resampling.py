@@ -11,6 +11,7 @@ import importlib
 import math
 import numbers
 import os
+import reprlib
 import sys
 import types
 from typing import Any
@@ -103,7 +104,8 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
     """
     if isinstance(samples, str | bytes | os.PathLike):
         raise SettingError(
-            f"samples={samples!r}: pass samples, not a file or its bytes; read it, for instance with soundfile.read"
+            f"samples={reprlib.repr(samples)}: pass samples, not a file or its bytes; read it, for instance with"
+            " soundfile.read"
         )
     # One channel.
     try:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from speech3.data.audio import AudioInfo, channel_mix, info
-from speech3.data.datadir import DataDir, Utterance
+from speech3.data.datadir import IN_FOLDERS, DataDir, Utterance, is_datadir
 from speech3.data.paths import resolve_path
 from speech3.errors import Speech3Error, check_bad
 from speech3.runtime import progress, say
@@ -231,10 +231,12 @@ def _describe_missing(oov: OutOfVocabulary) -> list[str]:
 
 def warn_of_problems(stats: Stats) -> None:
     """Print, on stderr, problems that should be known before training."""
+    folder = not is_datadir(Path(stats.path))
     if len(stats.sample_rates_hz) > 1:
-        say(f"{stats.path}: several sample rates; set resample: true in the feature configuration to use one")
+        say(f"{stats.path}: several sample rates; {IN_FOLDERS if folder else 'set resample: true in the features'}")
     if any(count > 1 for count in stats.channels):
-        say(f"{stats.path}: recordings with several channels; set mix_channels: true to make one of them")
+        way = IN_FOLDERS if folder else "set mix_channels: true in the features to make one of them"
+        say(f"{stats.path}: recordings with several channels; {way}")
     for recording, why in list(stats.mixes.items())[:_SHOWN]:
         say(f"{stats.path}: {recording}: as one channel, {why}")
     if len(stats.mixes) > _SHOWN:

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples, segment_name
+from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples, is_datadir, segment_name
 from speech3.decode.beam_search import NOT_NUMBERS
 from speech3.decode.lattice_directory import decode_one
 from speech3.decode.output import LONG_S, Cut, aligned_words, cut_at_pauses, without_doubtful
@@ -40,7 +41,7 @@ from speech3.decode.trained_model import (
     words_of_segments,
 )
 from speech3.decode.word_lattice import WordLattice
-from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad
+from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad, listed
 from speech3.features import extract, finish_features, silent_frames, silent_in, static_features
 from speech3.hmm import Hmm, Projected, Segment, applied, phone_segments
 from speech3.io import ArkReader, write_ark
@@ -104,10 +105,11 @@ def features_for(
 ) -> tuple[Mapping[str, np.ndarray], dict[str, str]]:
     """Extract the features that the model needs into ``out/feats``; also return why utterances have none.
 
-    Recordings at another sampling rate are resampled. Channels may be different speakers, so a recording with several
-    is refused unless the model's own features.yaml mixes them. For features adapted to speakers, the GMMs beside the
-    network recognise all utterances first, unless `transforms` has those of the speakers; ``out/sat`` then has the
-    transforms, and ``out/sat/feats`` the features of the GMMs if the network has others, too.
+    Recordings at another sampling rate are resampled. Channels may be different speakers, so a recording of a data
+    directory that has several is refused unless the model's own features.yaml mixes them; in a folder they are mixed.
+    For features adapted to speakers, the GMMs beside the network recognise all utterances first, unless `transforms`
+    has those of the speakers; ``out/sat`` then has the transforms, and ``out/sat/feats`` the features of the GMMs if
+    the network has others, too.
 
     Raises
     ------
@@ -132,9 +134,10 @@ def features_for(
             return adapted, skipped
         feats, bad = features_for(recognizer.without_adapted, data, jobs, out, most_bad)
         return SideBySide([feats, adapted]), {**skipped, **bad}
-    config = recognizer.features.model_copy(update={"resample": True})
-    if data.recordings and config.kind != "given":
-        _warn_of_first(recognizer, data)
+    mixed = recognizer.features.mix_channels or not is_datadir(data.path)
+    config = recognizer.features.model_copy(update={"resample": True, "mix_channels": mixed})
+    if config.kind != "given":
+        _warn_of_rates(data, config.sample_frequency or 0)
     report = extract(data, out / "feats", config, jobs, most_bad=most_bad)
     feats = ArkReader(out / "feats" / "feats.scp")
     if config.kind == "given":
@@ -161,13 +164,19 @@ def _adapted(
     return Projected(feats, speaker_of, model.projection, transforms)
 
 
-def _warn_of_first(recognizer: TrainedModel, data: DataDir) -> None:
-    recording = next(iter(data.recordings.values()))
-    try:
-        rate_hz = audio.info(recording, directory=data.path).sample_rate_hz
-    except Speech3Error:
-        return  # reading the recording will report the error
-    warn_of_rate(recording, rate_hz, recognizer.features.sample_frequency or 0)
+def _warn_of_rates(data: DataDir, model_hz: int) -> None:
+    """Name the recordings whose rate is below the model's; of those that commands write only the first is looked at."""
+    files = [value for value in data.recordings.values() if not value.rstrip().endswith("|")]
+    lower: dict[int, list[str]] = {}
+    for recording in progress(files or list(data.recordings.values())[:1], len(files) or 1, "sample rates"):
+        try:
+            rate_hz = audio.info(recording, directory=data.path).sample_rate_hz
+        except Speech3Error:
+            continue  # reading the recording will report the error
+        if rate_hz < model_hz:
+            lower.setdefault(rate_hz, []).append(recording)
+    for rate_hz, recordings in sorted(lower.items()):
+        warn_of_rate(listed(recordings, 1), rate_hz, model_hz)
 
 
 def say_skipped(bad: Mapping[str, str], what: str) -> None:
@@ -225,12 +234,15 @@ def transcribe(
     times: bool = False,
     lattices: bool = False,
     one_speaker: bool = False,
+    names: Mapping[Path, str] = MappingProxyType({}),
+    failed: list[Speech3Error] | None = None,
 ) -> Iterator[Transcription]:
     """Recognise audio files, each as one utterance of a separate speaker; long files are cut at pauses.
 
     A recording longer than `LONG_S` is read in parts; a part that cannot be recognised is reported and left out. A
     model that adapts to speakers does so to each file, or to all of them if they have `one_speaker`, by the first
-    `_ADAPT_S` of speech.
+    `_ADAPT_S` of speech. `names` has other names for files. If there is a list `failed`, files that cannot be
+    recognised are left out, and their errors are added to it.
 
     Raises
     ------
@@ -246,27 +258,36 @@ def transcribe(
     if one_speaker:
         using = _of_speaker(recognizer, (part for path in files for part in _parts_of(recognizer, path)))
     for path in files:
-        name = str(path)
+        name = names.get(path, str(path))
         _refuse_given(recognizer, name)
-        about = audio.info(path)
-        warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
-        if about.claim:
-            say(f"{name}: {about.claim}; the audio in the file is recognised")
-        _say_clipped(name, next(audio.read_blocks(path, _BLOCK_S), np.zeros(0, np.float32)))
-        if about.channels > 1 and (why := audio.channel_mix(path).why):
-            say(f"{name}: has {about.channels} channels: {why}")
-        if not one_speaker:
-            using = _of_speaker(recognizer, _parts_of(recognizer, path))
-        if about.duration_s <= LONG_S:
-            found = _recognised(using, name, *_whole(recognizer, path), wanted)
-        else:
-            blocks = audio.read_blocks(path, _BLOCK_S)
-            parts, rate_hz = _parts(recognizer, blocks, about.sample_rate_hz)
-            shown = progress(parts, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
-            found = _long(using, name, shown, rate_hz, wanted)
-        yield Transcription(
-            name, " ".join(found.spelled), found.words, about.duration_s, found.phones, found.nbest, found.lattices
-        )
+        try:
+            if not one_speaker:
+                using = _of_speaker(recognizer, _parts_of(recognizer, path))
+            yield _transcribed(recognizer, using, path, name, wanted)
+        except Speech3Error as error:
+            if failed is None:
+                raise
+            failed.append(error.restated(str(error).replace(str(path.absolute()), name)))
+
+
+def _transcribed(recognizer: TrainedModel, using: TrainedModel, path: Path, name: str, wanted: Wanted) -> Transcription:
+    """A file recognised by `using`, the recogniser adapted to its speaker; what is odd about the audio is said."""
+    about = audio.info(path)
+    warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
+    if about.claim:
+        say(f"{name}: {about.claim}; the audio in the file is recognised")
+    _say_clipped(name, next(audio.read_blocks(path, _BLOCK_S), np.zeros(0, np.float32)))
+    if about.channels > 1 and (why := audio.channel_mix(path).why):
+        say(f"{name}: has {about.channels} channels: {why}")
+    if about.duration_s <= LONG_S:
+        found = _recognised(using, name, *_whole(recognizer, path), wanted)
+    else:
+        blocks = audio.read_blocks(path, _BLOCK_S)
+        parts, rate_hz = _parts(recognizer, blocks, about.sample_rate_hz)
+        shown = progress(parts, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
+        found = _long(using, name, shown, rate_hz, wanted)
+    text = " ".join(found.spelled)
+    return Transcription(name, text, found.words, about.duration_s, found.phones, found.nbest, found.lattices)
 
 
 def _say_clipped(name: str, wave_S: np.ndarray) -> None:

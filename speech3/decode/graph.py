@@ -33,7 +33,7 @@ from speech3.decode.grammar import (
     mark_of,
 )
 from speech3.decode.phrases import Phrases
-from speech3.errors import DataError, MismatchError
+from speech3.errors import DataError, MismatchError, MissingError
 from speech3.hmm import FIRST_AND_LOOP, Hmm, with_pronunciations
 from speech3.io import ARC, Fst, from_kaldifst, read_fst, to_kaldifst, write_fst
 from speech3.language import ArpaLm, write_arpa
@@ -348,6 +348,8 @@ def load_graph(path: Path | str) -> Graph:
     if not isinstance(about, dict) or not isinstance(about.get("num_pdfs"), int):
         raise MismatchError(f"{path / 'graph.json'}: has keys of another version of speech3; build the graph again")
     fst = read_fst(path / "HCLG.fst")
+    if not (path / "words.txt").exists():
+        raise MissingError(f"{path}/words.txt: no such file; build the graph again")
     try:
         listed = read_utf8(path / "words.txt").splitlines()
         words = tuple(to_one_form(line.split()[0]) for line in listed)

@@ -169,6 +169,8 @@ def replace_graph(recognizer: Model, graph: Path | None, hot: Path | Sequence[st
     _, searched = recognizer.settings, recognizer.graph
     if not hot:
         return replace(recognizer, chosen_graph=searched)
+    if isinstance(hot, Path) and not hot.exists():
+        raise MissingError(f"{hot}: no such file; write the words to expect into a file, one word or phrase a line")
     found, source = (read_hot(hot), hot) if isinstance(hot, Path) else (parse_hot(hot), Path("hot"))
     new = dict.fromkeys(word for words in found for word in words if word not in searched.label_of)
     if new and searched.mark != WORD_START and (searched.path / LM).exists():
@@ -188,7 +190,8 @@ def _with_words(recognizer: Model, graph: Path, words: Sequence[str], source: Pa
             made = make_graph(recognizer.directory, out, GraphSources(lm=graph / LM, add=added, lexicon=lexicon))
         except Speech3Error as error:
             told = str(error).replace(str(added), str(source))
-            raise error.restated(f"{told} (options of `speech3 graph MODEL OUT --add FILE`)") from error
+            where = " (options of `speech3 graph MODEL OUT --add FILE`)" if "--" in told else ""
+            raise error.restated(told + where) from error
         say(f"{source}: not in the graph, and added to it: {listed(words)}")
         for pron in made.guessed.pronunciations:
             say(f"  {pron.word} {' '.join(pron.phones)}")

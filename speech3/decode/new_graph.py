@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from speech3.config import LmConfig
-from speech3.data import sentences_of_file
+from speech3.data import is_arpabet, sentences_of_file
 from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, read_spelling
 from speech3.decode.graph import GRAPH, LM, TUNING_GRAPH, build_graph, decode_directory
 from speech3.errors import DataError, MissingError, OccupiedError, SettingError, Speech3Error, listed
 from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
 from speech3.language import (
+    ENOUGH_PAIRS,
     G2P,
     UNKNOWN,
     AddedWord,
@@ -203,9 +204,12 @@ def _pronounced(
     try:
         found = _guessed(hmm, unknown, sources.lang, kept)
     except Speech3Error as error:
+        lexicon = hmm.lexicon  # too small to learn a notation from, espeak-ng helps only if its own is in it
+        espeak = not sources.lang and (len(lexicon.by_word) >= ENOUGH_PAIRS or not is_arpabet(lexicon.phones))
+        why = str(error).partition("; add pronunciations")[0]  # that is advice for recipes
         raise error.restated(
-            f"{listed(unknown)}: no pronunciation, and none can be guessed: {error}; pass them with --lexicon FILE"
-            f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if not sources.lang else ''}"
+            f"{listed(unknown)}: no pronunciation, and none can be guessed: {why}; pass them with --lexicon FILE"
+            f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if espeak else ''}"
         ) from error
     if left := [word for word in named if word in found.unpronounced]:
         reasons = listed(f"{word} {found.unpronounced[word]}" for word in left)

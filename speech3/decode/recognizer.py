@@ -70,9 +70,10 @@ class Recognizer(TrainedModel):
             A file is missing, or the files do not belong together; a hot word is not in the graph; a number is out of
             range.
         """
-        if not 0 <= nbest <= MOST_PATHS:
-            raise SettingError(f"nbest={nbest}: must be from 0 to {MOST_PATHS:,}")
-        if isinstance(hot, str):
+        if not isinstance(nbest, int | np.integer) or not 0 <= nbest <= MOST_PATHS:
+            raise SettingError(f"nbest={nbest!r}: must be a whole number from 0 to {MOST_PATHS:,}")
+        lines = () if hot is None or isinstance(hot, Path) else hot
+        if isinstance(lines, str) or not (isinstance(lines, Sequence) and all(isinstance(line, str) for line in lines)):
             raise SettingError(f"hot={hot!r}: pass a list of words, or a Path")
         recognizer = replace(super().load(model).with_min_confidence(min_confidence), nbest=nbest)
         return replace_graph(recognizer, Path(graph) if graph else None, hot) if graph or hot else recognizer

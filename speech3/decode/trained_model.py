@@ -18,6 +18,7 @@ beside it the directory OUT.decode with the other files; it is used in the same 
 Axes: T frames, D features, K rows of scores, P pdfs.
 """
 
+import numbers
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -153,8 +154,8 @@ class TrainedModel:
     transform: np.ndarray | None = None
 
     def with_min_confidence(self, least: float) -> Self:
-        if not 0 <= least <= 1:
-            raise SettingError(f"min_confidence: must be from 0 to 1, not {least:g}")
+        if not isinstance(least, numbers.Real) or not 0 <= least <= 1:
+            raise SettingError(f"min_confidence={least!r}: must be a number from 0 to 1")
         return replace(self, min_confidence=least)
 
     @classmethod
@@ -166,7 +167,12 @@ class TrainedModel:
         Speech3Error
             A file is missing, or the files do not belong together.
         """
-        found = cls(*_read(model))
+        try:
+            found = cls(*_read(model))
+        except MissingError as error:
+            if ";" in str(error):  # it has a remedy
+                raise
+            raise error.restated(f"{error}; copy the whole model directory again, or train the model again") from error
         return replace(found, sat=TrainedModel.load(found.directory / SAT)) if found.features.adapted else found
 
     @property

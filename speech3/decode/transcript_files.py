@@ -26,6 +26,7 @@ from speech3.errors import DataError, SettingError
 from speech3.hmm import Segment, file_name, write_textgrid
 
 _BLOCK = 1 << 20
+_SOUND_FILES = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3", b"FORM", b"NIST_1A")
 STANDARD_INPUT = "standard_input"  # the name of its files
 
 
@@ -49,8 +50,14 @@ def save_standard_input(path: Path, rate_hz: int | None = None) -> None:
     else:
         with wave.open(str(path), "wb") as out:
             out.setparams((1, 2, checked_rate(rate_hz), 0, "NONE", ""))
-            while block := data.read(_BLOCK):
+            block = data.read(_BLOCK)
+            if block.startswith(_SOUND_FILES):
+                raise SettingError(
+                    f"--rate {rate_hz}: standard input is a sound file, which has its sample rate; omit --rate"
+                )
+            while block:
                 out.writeframesraw(block)
+                block = data.read(_BLOCK)
     if path.stat().st_size <= (0 if rate_hz is None else 44):
         raise DataError("standard input: is empty; pipe a sound file into it, or raw samples with --rate HZ")
 

@@ -28,7 +28,7 @@ import yaml
 
 from speech3 import __version__
 from speech3.config import FeatureConfig
-from speech3.data import Augmenter, DataDir, audio, resolve_path
+from speech3.data import Augmenter, DataDir, audio, resolve_path, without_faulty_audio
 from speech3.errors import (
     MOST_BAD,
     DataError,
@@ -383,7 +383,7 @@ def _check(
     data: DataDir, config: FeatureConfig, skipped: dict[str, str], complete: bool, most: float = MOST_BAD
 ) -> None:
     problem = "cannot be used" if complete else "so far cannot be used"
-    remedy = f"`speech3 fix {data.path} OUT` writes a copy without the utterances whose audio is faulty"
+    remedy = without_faulty_audio(data.path)
     if config.kind == "given":
         remedy = f"make the features again, or remove these utterances with `speech3 subset {data.path} OUT`"
     check_bad(skipped, len(data.utterances), str(data.path), problem, remedy, most)

@@ -28,7 +28,13 @@ if TYPE_CHECKING:
     from speech3.language.g2p import G2P, LEAST_WORDS
     from speech3.language.grammar import WordGraph, read_jsgf, read_sentences
     from speech3.language.graphemes import phone_marks, plain_phone, read_graphemes
-    from speech3.language.guessing import PronouncedVocabulary, PronunciationTable, from_spelling, guess_pronunciations
+    from speech3.language.guessing import (
+        ENOUGH_PAIRS,
+        PronouncedVocabulary,
+        PronunciationTable,
+        from_spelling,
+        guess_pronunciations,
+    )
     from speech3.language.ipa import Nearest, nearest_phones
     from speech3.language.kneser_ney import estimate_lm, read_tokens
     from speech3.language.lexicon import (
@@ -65,6 +71,7 @@ else:
 
 __all__ = [
     "BOS",
+    "ENOUGH_PAIRS",
     "EOS",
     "G2P",
     "JOINER",

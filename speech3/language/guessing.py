@@ -37,7 +37,7 @@ from speech3.runtime import say
 
 UNKNOWN_LINE = "<unk> SPN"
 _MIN_OCCURRENCES = 5  # phones with fewer occurrences in training are replaced by similar ones
-_ENOUGH_PAIRS, _MAX_PAIRS = 50, 8000  # words pronounced by both, from which a lexicon's phones are learned
+ENOUGH_PAIRS, _MAX_PAIRS = 50, 8000  # words pronounced by both, from which a lexicon's phones are learned
 _MAX_CHECKED, _SAME = 200, 0.8  # words compared with espeak-ng, and the share that must be equal
 _BRACKETED = re.compile(r"[<\[({].*[>\])}]")  # <noise>, [laughter]
 _MANY_LETTERS = 200
@@ -408,9 +408,9 @@ def _are_espeaks(table: PronunciationTable, spelled: Sequence[str], voice: str) 
 
 def _conversion(table: PronunciationTable, said: Mapping[str, Phones], lexicon: Path, lang: str) -> Conversion:
     pairs = [(said[word], variants[0]) for word, variants in sorted(table.items()) if said.get(word)]
-    if len(pairs) < _ENOUGH_PAIRS:
+    if len(pairs) < ENOUGH_PAIRS:
         raise DataError(
-            f"{lexicon}: {len(pairs)} of its words are also pronounced by espeak-ng ({lang}); at least {_ENOUGH_PAIRS}"
+            f"{lexicon}: {len(pairs)} of its words are also pronounced by espeak-ng ({lang}); at least {ENOUGH_PAIRS}"
             " are needed to learn its phones; add pronunciations, remove the lexicon, or omit lang"
         )
     conversion = learn(pairs)
@@ -439,10 +439,10 @@ def from_spelling(
     Raises Speech3Error: the lexicon has too few words to learn from.
     """
     spelled = _spelled_words(table)
-    if len(spelled) < _ENOUGH_PAIRS:
+    if len(spelled) < ENOUGH_PAIRS:
         raise DataError(
             f"{lexicon}: {len(spelled)} words with letters are too few to learn from them how words are pronounced (at"
-            f" least {_ENOUGH_PAIRS})"
+            f" least {ENOUGH_PAIRS})"
         )
     held_out = _held_out(list(spelled))
     model = g2p.learnt({word: table[word] for word in spelled}, held_out, lexicon, kept)

@@ -17,7 +17,7 @@ import functools
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from speech3.config import FeatureConfig, RecipeConfig, load_config, load_preset, shipped
 from speech3.corpora import read_speech
-from speech3.data import DataDir, is_datadir, plain_words
+from speech3.data import DataDir, is_datadir, plain_words, without_markup
 from speech3.decode import (
     Recognizer,
     Result,
@@ -36,7 +36,16 @@ from speech3.decode import (
     result_of,
     words_of_segments,
 )
-from speech3.errors import MOST_UNALIGNED, DataError, MissingError, OccupiedError, Speech3Error, check_bad
+from speech3.errors import (
+    MOST_UNALIGNED,
+    DataError,
+    MissingError,
+    OccupiedError,
+    SettingError,
+    Speech3Error,
+    check_bad,
+    listed,
+)
 from speech3.features import extract, silent_in
 from speech3.hmm import (
     LONG_UTTERANCE_S,
@@ -64,6 +73,7 @@ from speech3.language import (
     Lexicon,
     Nearest,
     Pronunciation,
+    check_vocabulary,
     guess_pronunciations,
     mark_positions,
     read_lexicon,
@@ -77,6 +87,7 @@ LITTLE_S = 60.0  # of speech; with less, `map_aligner` is better than training
 ENGLISH = "english"  # as a name of a model
 _CODES = ("en", "en-us")  # of espeak-ng; the aligner's dictionary has American pronunciations
 LITTLE_TO_TRAIN_ON_S = 600.0  # of speech; with more, --lang trains
+_NOISE = ("[", "<", "{")  # begins what is a noise in a transcript
 _FARTHEST = 5  # phones that are named
 _KNOWN = 2 / 3  # share of the words without --lang
 _SURE = 100  # a count for words that are only to be pronounced, so that none of their phones is rare
@@ -355,14 +366,22 @@ def english_for(data: DataDir, speech_s: float, lang: str | None) -> Recognizer 
 def with_further_words(recognizer: Recognizer, rules: TextRules, words: Collection[str]) -> Recognizer:
     """Pronounce words that the model lacks as those that it was trained on, by espeak-ng or by letters.
 
-    Words that need other phones than the model's are left out. Where pronunciations came from a lexicon, they are
-    learnt from it.
+    Words that need other phones than the model's are left out, and named. Where pronunciations came from a lexicon,
+    they are learnt from it.
     """
     new = sorted(word for word in set(words) if word not in recognizer.hmm.lexicon.by_word and word not in NOT_WORDS)
-    if new and rules.given:
+    pronounced = _pronounced(recognizer, rules, new) if new else recognizer
+    lost = [word for word in new if word not in pronounced.hmm.lexicon.by_word and not word.startswith(_NOISE)]
+    if lost:
+        say(f"  no pronunciation, so aligned as <unk>: {listed(lost)}")
+    return pronounced
+
+
+def _pronounced(recognizer: Recognizer, rules: TextRules, new: Sequence[str]) -> Recognizer:
+    if rules.given:
         learnt = by_lexicon(recognizer.hmm, new, recognizer.directory / G2P)
         return replace(recognizer, outputs=with_new_words(recognizer.hmm, learnt.pronunciations, learnt.how))
-    if not new or not (rules.lang or rules.spelled):
+    if not (rules.lang or rules.spelled):
         return recognizer
     try:
         counts = dict.fromkeys(new, _SURE)
@@ -415,7 +434,7 @@ class Aligner:
         """
         scratch = None if out else tempfile.TemporaryDirectory(prefix="speech3-aligner-")
         directory = Path(out) if out else Path(scratch.name)  # type: ignore[union-attr]
-        source = read_source(Path(folder), lang=lang or "")
+        source = read_source(_path(folder, "folder"), lang=lang or "")
         given = Path(lexicon) if lexicon else source.lexicon
         rules = TextRules(source.plain, lang or "", graphemes)
         trained = train_aligner(source.data, rules, given, directory, source.rate_hz, jobs or available_jobs())
@@ -424,7 +443,7 @@ class Aligner:
     @classmethod
     def load(cls, path: Path | str) -> "Aligner":
         """Read a model directory, of an aligner (``OUT/model``) or of any recipe; ``english``: that of the package."""
-        recognizer = load_recognizer(model_path(Path(path)))
+        recognizer = load_recognizer(model_path(_path(path, "path")))
         return cls(recognizer, model_rules(recognizer))
 
     def save(self, path: Path | str) -> None:
@@ -448,11 +467,23 @@ class Aligner:
         Raises
         ------
         Speech3Error
-            The recording is silent or too short for the text, or there is no text.
+            The recording is silent or too short for the text, there is no text, or most of its words are unknown.
         """
+        if not isinstance(text, str):
+            raise SettingError(f"text={text!r}: pass what is said as a string")
+        text, remarks = without_markup(text)
+        for remark in remarks:
+            say(f"  text: {remark.problem}; {remark.handling}")
         vocabulary = self.recognizer.hmm.lexicon.by_word
         words = self.rules.words(text, vocabulary, case_folded(vocabulary))
         model = with_further_words(self.recognizer, self.rules, words)
+        check_vocabulary({"text": " ".join(words)}, model.hmm.lexicon.by_word)
         said, phones, confidence = align_samples(model, samples, rate, words)
         heard = phones_of_segments(phones, model.hmm.lexicon)
         return replace(result_of(words_of_segments(said)), phones=heard, confidence=confidence)
+
+
+def _path(value: object, name: str) -> Path:
+    if not isinstance(value, str | Path):
+        raise SettingError(f"{name}={value!r}: pass a path")
+    return Path(value)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from speech3.corpora import TIERED, Annotation, Tier, write_elan
+from speech3.corpora import Annotation, Tier, write_elan
 from speech3.data import DataDir, audio
 from speech3.errors import Speech3Error
 from speech3.evaluate import Checked, drawn, write_alignment_page
@@ -143,7 +143,7 @@ def _start(segment: Segment) -> float:
 def _tiers(results: Sequence[UtteranceResult], target: Target) -> dict[str, list[Segment]]:
     """Words and phones of each speaker, then the tiers that the transcript has."""
     speakers = list(dict.fromkeys(result.speaker for result in results))
-    named = len(speakers) > 1 or (target.tiered and bool(speakers))
+    named = len(speakers) > 1 or (target.reader is not None and bool(speakers))
     tiers: dict[str, list[Segment]] = {}
     for speaker in speakers or [""]:
         mine = [result for result in results if result.speaker == speaker]
@@ -160,10 +160,10 @@ def _tiers(results: Sequence[UtteranceResult], target: Target) -> dict[str, list
 
 def _given_tiers(target: Target) -> dict[str, list[Segment]]:
     """The interval tiers of the transcript, unless their times are shifted or cannot be read."""
-    if target.transcript is None or not target.tiered:
+    if target.transcript is None or target.reader is None:
         return {}
     try:
-        tiers = TIERED[target.transcript.suffix.lower()](target.transcript)
+        tiers = target.reader(target.transcript)
     except Speech3Error:
         return {}  # it was reported
     return {

@@ -1,11 +1,11 @@
 """What `speech3 align SOURCE OUT` aligns: a folder of recordings, a Kaldi data directory, or one recording."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from speech3.corpora import AUDIO, TIERED, find_pairs, is_folder, read_folder
+from speech3.corpora import AUDIO, Tier, find_pairs, is_folder, read_folder, tier_reader
 from speech3.data import (
     DataDir,
     Fault,
@@ -30,18 +30,15 @@ class Target:
     """A recording to be aligned.
 
     `place`: path of its result in the output directory, without a suffix. `audio`: a path, or a command of a data
-    directory. `transcript`: its file; None in a data directory, and with ``--text``.
+    directory. `transcript`: its file; None in a data directory, and with ``--text``. `reader`: that of its tiers;
+    None if it has none.
     """
 
     place: str
     audio: str
     duration_s: float
     transcript: Path | None = None
-
-    @property
-    def tiered(self) -> bool:
-        """Whether the transcript consists of tiers."""
-        return self.transcript is not None and self.transcript.suffix.lower() in TIERED
+    reader: Callable[[Path], list[Tier]] | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,8 @@ def read_source(
             about = audio.info(item.audio)
         except Speech3Error:
             continue  # in `faults`
-        targets[item.key] = Target(places[item.key], str(item.audio), about.duration_s, item.transcript)
+        reader = tier_reader(item)
+        targets[item.key] = Target(places[item.key], str(item.audio), about.duration_s, item.transcript, reader)
     return Source(data, targets, True, _rate(data), find_lang(source / "lang").lexicon, faults)
 
 
@@ -134,8 +132,8 @@ def _one(path: Path, text: str | None, tier: str | None, lang: str) -> Source:
     if text is None:
         pairs = find_pairs(path.parent, only=path)
         data, faults = read_folder(path.parent, tier, WIDE_HZ, (), lang, pairs=pairs)
-        (key,) = data.recordings
-        targets = {key: Target(path.stem, str(path), duration_s, pairs[0][0].transcript)}
+        (key,), (item,) = data.recordings, pairs[0]
+        targets = {key: Target(path.stem, str(path), duration_s, item.transcript, tier_reader(item))}
         return Source(data, targets, True, _rate(data), None, faults)
     cleaned, remarks = without_markup(text)
     for remark in remarks:

@@ -547,8 +547,8 @@ def _print_plan(e: Experiment, plan: Sequence[Plan], *, settled: bool) -> None:
     if not settled:
         for key, minutes in e.least_minutes.items():
             group = {"lfmmi.least_minutes": LFMMI, "hmm.lda.least_minutes": "lda and sat"}.get(key)
-            which = f"The steps of {group}" if group else "Those of networks"
-            print(f"{which} run only if there are at least {minutes:g} minutes to train on:")
+            which = f"The steps of {group or 'networks'}"
+            print(f"{which} run only if there are at least {minutes:g} minutes to train on ({key}).")
     speech = hours_of_speech(e, plan)
     expected = expected_costs(e, speech) if speech else {}
     print(*[line for line in (speech, describe_plan(plan, cost_remarks(expected, e.jobs))) if line], sep="\n")

@@ -112,6 +112,8 @@ class Teacher:
         self, directory: Path, student: AcousticModel, frames: PackedFrames, config: TrainConfig, device: torch.device
     ) -> None:
         key = f"training.lfmmi.teacher={directory}"
+        if not (directory / "model.safetensors").is_file():
+            raise MissingError(f"{key}: has no model.safetensors; pass the directory of a trained model")
         if differ := output_difference(load_outputs(directory), load_outputs(Path(config.hmm))):
             raise MismatchError(f"{key}: {differ} (those of {config.hmm}); pass a model with the outputs of this run")
         self._networks: list[tuple[AcousticModel, int]] = []
@@ -268,12 +270,7 @@ def outputs_identity(config: TrainConfig) -> dict[str, str]:
     content = b"".join((Path(config.hmm) / name).read_bytes() for name in files)
     identity = {"outputs": hashlib.sha256(content).hexdigest()[:16]}
     if (teacher := config.training.lfmmi.teacher) is not None:
-        path = Path(teacher) / "model.safetensors"
-        if not path.is_file():
-            raise MissingError(
-                f"training.lfmmi.teacher={teacher}: has no {path.name}; pass a trained model's directory"
-            )
-        identity["teacher"] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        identity["teacher"] = hashlib.sha256((Path(teacher) / "model.safetensors").read_bytes()).hexdigest()[:16]
     return identity
 
 

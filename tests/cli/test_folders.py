@@ -47,6 +47,7 @@ def test_recordings_without_transcripts_are_only_decoded(folder: Path) -> None:
 def test_validate_stats_and_score(folder: Path, tmp_path: Path, speech3: Run) -> None:
     process = speech3("validate", folder)
     assert process.returncode == 1 and "bo_2.wav: has no transcript" in process.stdout
+    assert "fine" not in process.stdout and "1 fault (1 no transcript)" in process.stdout
     (folder / "bo_2.wav").unlink()
     process = speech3("validate", folder)
     assert process.returncode == 0 and f"{folder}: fine: 3 utterances, 2 speakers" in process.stdout, process.stdout
@@ -55,6 +56,20 @@ def test_validate_stats_and_score(folder: Path, tmp_path: Path, speech3: Run) ->
     (tmp_path / "hyp.txt").write_text("ann_1 good morning\nann_2 yes\nbo_1 no\n")
     process = speech3("score", folder, tmp_path / "hyp.txt", "--json")
     assert process.returncode == 0 and '"deletions": 1' in process.stdout and '"words": 5' in process.stdout
+
+
+def test_faults_of_a_folder_have_the_remedies_of_folders(folder: Path, tmp_path: Path, speech3: Run) -> None:
+    soundfile.write(folder / "ann_1.wav", np.random.default_rng(1).normal(0, 0.1, (8000, 2)), 16000)
+    (folder / "bo_2.txt").write_text("no no")
+    process = speech3("validate", folder)
+    first, second, summary = process.stdout.splitlines()
+    for line in (first, second):
+        assert "ann_1.wav" in line and "sample_rate=" in line and "feature config" not in line
+    assert "2 faults" in summary and process.returncode == 1
+    assert "sample_rate=" in speech3("stats", folder).stderr
+    for args in (["fix", folder, "out"], ["subset", folder, "out", "--first", 1], ["split", folder, "out"]):
+        process = speech3(*(tmp_path / "out" if each == "out" else each for each in args))
+        assert process.returncode == 1 and f"--source {folder} --to data" in process.stderr
 
 
 def test_another_corpus_needs_another_directory(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

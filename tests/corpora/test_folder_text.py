@@ -79,6 +79,43 @@ def test_times_names_and_other_formats_are_no_words(tmp_path: Path) -> None:
     assert kinds == [("s_1", "name in text"), ("s_2", "times in text"), ("s_3", unread), ("s_4", unread)]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 2.5 mama leo\n2.5 4 jana",
+        "0 2 mama leo\n2 4 jana",
+        "[0.10 - 1.50] mama leo",
+        "mama [0.1] leo",
+        "(0:01) mama leo\n(0:03) jana",
+        "0:01 mama leo\n0:03 jana",
+        "00:00:01.100 mama leo",
+        "0:00:00.100,0:00:01.500\nmama leo",
+        "tx\t\t00:00:00.100\t0.1\t00:00:01.500\t1.5\tmama leo",
+        "signal a\n#\n 0.1 125 mama\n 1.5 125 leo",
+        "start,end,text\n0.1,1.5,mama leo",
+    ],
+)
+@pytest.mark.parametrize("suffix", [".txt", ".lab"])
+def test_times_in_text_are_no_words(tmp_path: Path, text: str, suffix: str) -> None:
+    for name, content in (("a", text), ("b", "mama saa 10:30\nleo 1.5"), ("c", "1 2 3\n4 5 6"), ("d", "3 4 leo")):
+        if suffix == ".lab" and name in "cd":
+            continue  # HTK's label files have whole numbers
+        recording(tmp_path / f"{name}.wav", 0.2)
+        (tmp_path / f"{name}{suffix}").write_text(content)
+    data, faults = read_folder(tmp_path)
+    assert [(Path(fault.where).name, fault.kind) for fault in faults] == [(f"a{suffix}", "times in text")]
+    assert {"b": "mama saa 10:30 leo 1 5", "c": "1 2 3 4 5 6", "d": "3 4 leo"}.items() >= {
+        (key, utterance.text) for key, utterance in data.utterances.items()
+    }
+
+
+def test_a_name_before_a_tab_is_no_word(tmp_path: Path) -> None:
+    recording(tmp_path / "s_1.wav", 0.2)
+    (tmp_path / "s_1.txt").write_text("s_1\tmama leo")
+    data, _ = read_folder(tmp_path)
+    assert [utterance.text for utterance in data.utterances.values()] == ["mama leo"]
+
+
 def test_labels_of_pauses_are_no_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording(tmp_path / "a.wav")
     annotations = [(0.0, 0.3, "sil"), (0.3, 0.8, "leo"), (0.8, 1.2, "<p:>"), (1.2, 1.6, "SP"), (1.6, 2.0, "sil leo")]

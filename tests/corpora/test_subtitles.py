@@ -1,4 +1,4 @@
-"""Subtitles beside recordings: times, speakers, text; what cannot be read is named."""
+"""Subtitles and label tracks beside recordings: times, speakers, text; what cannot be read is named."""
 
 from pathlib import Path
 
@@ -8,7 +8,9 @@ import soundfile
 
 from speech3.corpora.folder import read_folder
 from speech3.corpora.subtitles import read_subtitles
-from speech3.errors import FormatError, MissingError
+from speech3.corpora.tiers import Annotation, Tier
+from speech3.errors import DataError, FormatError, MissingError
+from speech3.recipe.aligner_source import read_source
 
 SRT = """\ufeff1
 00:00:00,500 --> 00:00:02,000 X1:100 X2:600
@@ -100,3 +102,46 @@ def test_subtitles_that_scroll_are_refused(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.srt").write_text("\n".join(cues))
     with pytest.raises(MissingError, match=r"(?s)a\.srt.*4 of 5 subtitles repeat"):
         read_folder(tmp_path / "in")
+
+
+@pytest.mark.parametrize("number", ["{:.6f}", "{:.1f}"])
+@pytest.mark.parametrize(
+    ("apart", "comma", "file"), [("\t", False, "a.txt"), ("\t", True, "a.txt"), (" ", False, "a.lab")]
+)
+def test_label_tracks_have_times(tmp_path: Path, number: str, apart: str, comma: bool, file: str) -> None:
+    labels = [(0.5, 2.0, "Good morning"), (2.0, 4.2, "10:30 is fine."), (4.5, 4.5, "a point"), (4.6, 4.8, "")]
+    lines = [apart.join((number.format(begin), number.format(end), text)) for begin, end, text in labels]
+    if apart == "\t":
+        lines.insert(1, "\\\t100.000000\t2000.000000")  # the frequencies of a label, as Audacity writes them
+    text = "\n".join(lines)
+    recorded(tmp_path, "a")
+    (tmp_path / file).write_text(text.replace(".", ",") if comma else text)
+    data, faults = read_folder(tmp_path)
+    assert [(u.start_s, u.end_s, u.text) for u in data.utterances.values()] == [
+        (0.5, 2.0, "good morning"),
+        (2.0, 4.2, "10:30 is fine"),
+    ]
+    assert [fault.kind for fault in faults] == ["no length"]  # the point
+
+
+def test_the_aligner_keeps_the_labels_as_a_tier(tmp_path: Path) -> None:
+    recorded(tmp_path, "a")
+    (tmp_path / "a.txt").write_text("0.5\t2.0\tgood morning\n")
+    recorded(tmp_path, "b")
+    (tmp_path / "b.txt").write_text("good morning")
+    source = read_source(tmp_path)
+    a, b = (source.targets[key] for key in "ab")
+    assert b.reader is None and a.reader and a.transcript
+    assert a.reader(a.transcript) == [Tier("labels", (Annotation(0.5, 2.0, "good morning"),))]
+    assert read_source(tmp_path / "a.wav").targets["a"].reader is a.reader
+
+
+def test_a_file_that_is_no_transcript_is_named(tmp_path: Path) -> None:
+    recorded(tmp_path, "a")
+    (tmp_path / "a.sbv").write_text("0:00:00.100,0:00:01.500\nhello\n")
+    with pytest.raises(DataError, match=r"a\.sbv"):
+        read_folder(tmp_path)
+    recorded(tmp_path, "b")
+    (tmp_path / "b.txt").write_text("hello")
+    (fault,) = read_folder(tmp_path)[1]
+    assert fault.kind == "no transcript" and "a.sbv" in fault.problem

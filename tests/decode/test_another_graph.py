@@ -16,12 +16,13 @@ from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.decode.apply import transcribe
 from speech3.decode.graph import build_graph, load_graph
 from speech3.decode.hot_words import replace_graph
-from speech3.decode.new_graph import GraphSources, make_graph
+from speech3.decode.new_graph import GraphSources, _pronounced, make_graph
 from speech3.decode.recognizer import Recognizer, load_recognizer
 from speech3.errors import DataError, MissingError, Speech3Error
 from speech3.hmm.alignment.oov import by_letters, with_pronunciations
 from speech3.hmm.alignment.times import read_ctm
 from speech3.hmm.model import PdfsOnly
+from speech3.language import WordGraph, espeak
 from speech3.language.arpa import read_arpa, write_arpa
 from speech3.language.lexicon import Lexicon, Pronunciation, mark_positions
 from speech3.runtime.files import write_text
@@ -166,7 +167,7 @@ def test_other_pronunciations_keep_the_numbers_of_phones() -> None:
         ({"add": "\n"}, r"add: contains no word to add"),
         ({"add": "A\nBB\n"}, r"add: nothing to add: the model .*already"),
         ({"add": "BAA a q\n"}, r"add: BAA: q is not a phone of the model; .*SIL, a, b"),
-        ({"add": "BAA\n"}, r"BAA: no pronunciation, and none can be guessed: the model's lexicon: 3 words"),
+        ({"add": "BAA\n"}, r"BAA: no pronunciation, and none can be guessed: the model's lexicon: 3 words.*--lang"),
         ({"add": "Baa b a\nNo\n"}, r"add: No: the model's words are in upper case; write NO"),
         ({"add": "BAA like C b a\n"}, r"add:1: BAA is to be like C, which is not in the language model"),
         ({"add": "BAA 1e6 b a\n"}, r"add: together, the words would take 100% of the probability"),
@@ -186,6 +187,18 @@ def test_mistakes_are_named(model: Path, tmp_path: Path, texts: dict[str, str], 
     with pytest.raises(Speech3Error, match=message):
         make_graph(model, tmp_path / "out", sources)
     assert not (tmp_path / "out" / "graph.json").exists()
+
+
+def test_advice_for_new_words_does_not_go_in_a_circle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """espeak-ng's phones cannot be learnt from a few words in CMU's, so --lang is no remedy, nor is omitting it."""
+    monkeypatch.setattr(espeak, "voice_of", str)
+    monkeypatch.setattr(espeak, "pronounce", lambda texts, voice: [[["x"]] * len(t.split()) for t in texts])
+    hmm = toys.toy_hmm(Lexicon((Pronunciation("ONE", ("W", "AH1", "N")), Pronunciation("TWO", ("T", "UW1")))))
+    graph = WordGraph((), {}, "")
+    for lang in (None, "en-us"):
+        with pytest.raises(Speech3Error, match=r"SIX.*--lexicon FILE") as error:
+            _pronounced(hmm, GraphSources(lang=lang), graph, ["SIX"], tmp_path / "kept")
+        assert "50" in str(error.value) and "--lang" not in str(error.value) and "omit" not in str(error.value)
 
 
 def test_order_is_that_of_text(model: Path, tmp_path: Path) -> None:

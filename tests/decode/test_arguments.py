@@ -80,6 +80,24 @@ def test_samples(recognizer, name):
         recognizer.stream(RATE_HZ).accept(samples)
 
 
+def test_bytes_are_not_printed(recognizer):
+    with pytest.raises(Speech3Error) as error:
+        recognizer.transcribe(bytes(100_000), RATE_HZ)
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"nbest": "5"}, {"nbest": 2.5}, {"nbest": None}, {"min_confidence": "0.5"}, {"min_confidence": None}]
+    + [{"min_confidence": float("nan")}, {"min_confidence": 50}]
+    + [{"hot": hot} for hot in ("A", [3], 3, {"A": 2.0}, [b"A"], Path("gone.txt"))],
+)
+def test_options(model, wrong):
+    (name,) = wrong
+    with pytest.raises(Speech3Error, match=f"{name}=|gone.txt"):
+        Recognizer.load(model, **wrong)
+
+
 def test_no_samples(recognizer):
     for empty in ([], np.zeros(0), np.zeros((1, 0), np.int16)):
         with pytest.raises(Speech3Error, match="samples"):

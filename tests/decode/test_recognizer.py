@@ -14,7 +14,8 @@ import toys
 from whistles import FEATURES, HMM, RATE_HZ, SAID, SETTINGS, features_of_file, save_network, whistled
 
 from speech3.config import DecodeConfig
-from speech3.decode.apply import say_skipped, transcribe
+from speech3.corpora import read_speech
+from speech3.decode.apply import features_for, say_skipped, transcribe
 from speech3.decode.graph import build_graph
 from speech3.decode.hot_words import replace_graph
 from speech3.decode.output import word_times, write_decoding
@@ -61,6 +62,30 @@ def test_features_of_a_file_are_those_of_the_extraction(model: Path, sounds: dic
     data = DataDir(tmp_path, {"r": str(sounds["ab"])}, {"u": Utterance("u", "r", "s", None)})
     extract(data, tmp_path / "feats", FEATURES, 1)
     np.testing.assert_allclose(alone, ArkReader(tmp_path / "feats" / "feats.scp")["u"], atol=1e-5)
+
+
+def test_recordings_of_a_folder_may_differ_in_rate_and_channels(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wave_S = whistled(*SAID["a-bb"][1])
+    (folder := tmp_path / "calls").mkdir()
+    for name, sound, rate_hz in (
+        ("a", wave_S, RATE_HZ),
+        ("b", np.stack([wave_S, 0 * wave_S], 1), RATE_HZ),
+        ("c", wave_S[::2], RATE_HZ // 2),
+        ("d", wave_S[::2], RATE_HZ // 2),
+    ):
+        soundfile.write(folder / f"{name}.wav", sound, rate_hz)
+    recognizer, (data, _) = load_recognizer(model), read_speech(folder, transcribed=False)
+    feats, skipped = features_for(recognizer, data, 1, tmp_path / "out")
+    assert not skipped and sorted(feats) == list("abcd")
+    np.testing.assert_allclose(feats["b"], feats["a"], atol=1e-5)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "c.wav and 1 more: 4000 Hz" in said and "d.wav" not in said and "a.wav" not in said
+    (folder / "cut.wav").write_bytes((folder / "a.wav").read_bytes()[:500])
+    with pytest.raises(Speech3Error, match=r"(?s)1 of 5 .*calls.*cut\.wav") as error:
+        features_for(recognizer, read_speech(folder, transcribed=False)[0], 1, tmp_path / "out")
+    assert "speech3 fix" not in str(error.value)  # which reads no folders
 
 
 def test_files_that_cannot_be_recognised_are_named(model: Path, tmp_path: Path) -> None:
@@ -110,10 +135,10 @@ def test_features_of_another_width_are_refused_with_the_utterance(model: Path, k
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("hmm.json", r"hmm\.json: no such file"),
-        ("lexiconp.txt", r"lexiconp\.txt: no such lexicon"),
-        ("tree.safetensors", r"tree\.safetensors: no such file"),
-        ("features.yaml", r"features\.yaml: no such file"),
+        ("hmm.json", r"hmm\.json: no such file; copy"),
+        ("lexiconp.txt", r"lexiconp\.txt: no such lexicon; copy"),
+        ("tree.safetensors", r"tree\.safetensors: no such file; copy"),
+        ("features.yaml", r"features\.yaml: no such file; copy"),
         ("model.safetensors", r"not a model directory, because it has no model\.safetensors"),
     ],
 )
@@ -121,6 +146,12 @@ def test_missing_files_are_named(model: Path, name: str, message: str) -> None:
     (model / name).unlink()
     with pytest.raises(Speech3Error, match=message):
         load_recognizer(model)
+
+
+def test_a_graph_without_its_words_is_named(model: Path) -> None:
+    (model / "graph" / "words.txt").unlink()
+    with pytest.raises(MissingError, match=r"words\.txt: .*build the graph"):
+        _ = load_recognizer(model).graph
 
 
 def test_a_directory_above_models_lists_them(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

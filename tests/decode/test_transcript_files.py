@@ -18,7 +18,7 @@ from speech3.decode.apply import _best_pairs
 from speech3.decode.lattice_directory import WantedResults, decode_latticed, open_lattices
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.trained_model import Alternative
-from speech3.errors import SettingError
+from speech3.errors import SettingError, Speech3Error
 
 APP = typer.Typer()
 APP.command()(transcribe)
@@ -116,9 +116,36 @@ def test_standard_input_is_a_recording(model: Path, kind: str, tmp_path: Path) -
         (["a.wav", "--rate", "8000"], "--rate"),
         (["x/a.wav", "y/a.wav", "--textgrid", "grids"], "x/a.wav"),
         (["-", "--stream", "--nbest", "3"], "--nbest"),
+        (["a.wav", "--ctm", "--json"], "--ctm"),
+        (["a.wav", "--ctm", "--nbest", "3"], "--ctm"),
+        (["a.wav", "--nbest", "3", "--min-confidence", "0.5"], "--min-confidence"),
+        (["a.wav", "--hot", "SEVEN"], "SEVEN"),
     ],
 )
 def test_wrong_use_is_named(model: Path, args: list[str], named: str) -> None:
     result = CliRunner().invoke(APP, [str(model), *args], input=b"")
     assert isinstance(result.exception, SystemExit | Exception) and result.exit_code
     assert named in f"{result.output}{result.exception}"
+
+
+@pytest.mark.parametrize("kind", ["wav", "flac", "ogg"])
+def test_a_sound_file_is_not_read_as_raw_samples(model: Path, kind: str) -> None:
+    stream = io.BytesIO()
+    soundfile.write(stream, whistled(*SAID["a-bb"][1]), RATE_HZ, format=kind)
+    result = CliRunner().invoke(APP, [str(model), "-", "--rate", "8000"], input=stream.getvalue())
+    assert isinstance(result.exception, SettingError) and "--rate 8000" in str(result.exception)
+
+
+def test_other_files_are_recognised_where_one_is_not(model: Path, sounds: dict[str, Path], tmp_path: Path) -> None:
+    (empty := tmp_path / "empty.wav").touch()
+    soundfile.write(short := tmp_path / "short.wav", np.zeros(150), RATE_HZ)
+    files = [sounds["ab"], empty, short, tmp_path / "gone.wav", sounds["a-bb"], "-"]
+    lattices = tmp_path / "lattices"
+    result = CliRunner().invoke(APP, [str(model), *map(str, files), "--lattice", str(lattices)], input=b"no sound")
+    assert result.stdout.split("\n")[:2] == [f"{sounds['ab']} AB", f"{sounds['a-bb']} A BB"]
+    assert isinstance(result.exception, Speech3Error)
+    summary, *told = str(result.exception).split("\n  ")
+    assert "4 of 6" in summary
+    names = [str(empty), str(short), str(tmp_path / "gone.wav"), "standard input"]
+    assert [line.partition(": ")[0] for line in told] == names
+    assert [name for name, _ in open_lattices(lattices).lattices()] == ["ab", "a-bb"]

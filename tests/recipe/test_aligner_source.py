@@ -20,7 +20,7 @@ import soundfile
 
 import speech3 as package
 from speech3.corpora.tiers import read_elan, read_textgrid
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError, Speech3Error
 from speech3.hmm.alignment.times import Segment, read_ctm, write_textgrid
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -190,7 +190,10 @@ def test_run_again_only_what_changed_is_aligned(
 
 
 def test_the_model_reads_text_as_people_write_it(
-    aligned: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, speech3: Run
+    aligned: tuple[Path, subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    speech3: Run,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     wave, said, _ = whistled(["ab", "cab", "acb"], 77)
     soundfile.write(tmp_path / "one.wav", wave, RATE_HZ)
@@ -212,6 +215,18 @@ def test_the_model_reads_text_as_people_write_it(
         package.Aligner.load(model).align(wave[:800], RATE_HZ, "abc abc")
     with pytest.raises(Speech3Error, match="silence"):
         package.Aligner.load(model).align(0 * wave, RATE_HZ, "abc")
+    # Markup is none of the words; wrong types, and a text of unknown words, are errors.
+    marked = package.Aligner.load(model).align(wave, RATE_HZ, "<i>AB</i> cab. Acb 777")
+    assert [word.text.lower() for word in marked.words] == ["ab", "cab", "acb", "777"]
+    told = capsys.readouterr().err
+    assert "<i>" in told and "<unk>: 777" in told
+    for text, named in ((None, "text=None"), (["ab"], "text="), (b"ab", "text="), ("777 888", "777")):
+        with pytest.raises(Speech3Error, match=named):
+            package.Aligner.load(model).align(wave, RATE_HZ, text)
+    for call in (package.Aligner.load, package.Aligner.train):
+        for path in (None, 3):
+            with pytest.raises(SettingError, match=f"{path}: pass a path"):
+                call(path)
 
 
 def test_tiers_name_speakers_and_stay(

@@ -160,7 +160,9 @@ def test_is_left_out_where_there_is_too_little_speech(speech3, tiny, experiment:
     # Before the stage `data` has run, the amount of speech is not known.
     process = speech3("recipe", "digits", "--out", tmp_path / "new", *tiny, *much, "--dry-run")
     assert "train/lfmmi: would run" in process.stdout
-    assert process.stdout.startswith("The steps of lfmmi run only if there are at least 500 minutes to train on:")
+    assert process.stdout.startswith(
+        "The steps of lfmmi run only if there are at least 500 minutes to train on (lfmmi.least_minutes)."
+    )
     assert not (tmp_path / "new" / "data").exists()
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from speech3.config import AugmentConfig
 from speech3.data import audio
 from speech3.data.augment.augmenter import make_augmenter
-from speech3.data.datadir import DataDir, Utterance, write_datadir
+from speech3.data.datadir import DataDir, Utterance, without_faulty_audio, write_datadir
 from speech3.data.paths import moved_value
 from speech3.data.resampling import resample
 from speech3.errors import DataError, OccupiedError, SettingError, Speech3Error, check_bad
@@ -79,7 +79,7 @@ def augment_data(
         utterances |= made
         report.done |= done
         report.skipped |= skipped
-        remedy = f"`speech3 fix {data.path} OUT` writes a copy without the utterances whose audio is faulty"
+        remedy = without_faulty_audio(data.path)
         check_bad(report.skipped, len(ids), str(data.path), "cannot be used", remedy)
     recordings = {key: f"wav/{key}.wav" for key in sorted(utterances)}
     report.data = DataDir(out, recordings, dict(sorted(utterances.items())))
