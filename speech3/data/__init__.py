@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from speech3.data.audio import END_TOLERANCE_S, AudioError, AudioInfo, info, write_wav
     from speech3.data.augment.augmenter import Augmenter, make_augmenter, seed_of
     from speech3.data.augment.copies import augment_data, copy_prefix, perturb_speed
-    from speech3.data.augment.negatives import NEGATIVE_S, NOISE, OTHER_SPEECH, separate_speakers, write_negatives
+    from speech3.data.augment.negatives import NEGATIVE_S, separate_speakers, write_negatives
     from speech3.data.augment.noises import (
+        NOISE,
+        OTHER_SPEECH,
         active_rms,
         add_noise,
         babble,

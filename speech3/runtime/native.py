@@ -7,13 +7,15 @@ network. `keep_freed_memory` prevents that.
 
 import ctypes
 import functools
+from typing import TYPE_CHECKING
 
 import numba
-import torch
 from numba.core import event
-from torch import Tensor
 
 from speech3.runtime.reporting import say
+
+if TYPE_CHECKING:  # programs that only compile loops need not wait for PyTorch
+    import torch
 
 # Cached on disk, run without the interpreter's lock, and with NumPy's division by zero instead of an exception.
 # Functions that need other options (``fastmath``, ``inline``) call `numba.njit` themselves.
@@ -53,7 +55,7 @@ def keep_freed_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
-def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
     """A tensor on a device; it is not copied if it is already there.
 
     A copy from the host to a GPU goes through pinned memory, which PyTorch caches and reuses when the copy is done.

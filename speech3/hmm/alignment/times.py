@@ -30,7 +30,6 @@ import numpy as np
 
 from speech3.config import FeatureConfig
 from speech3.errors import FormatError
-from speech3.features import frame_sizes
 from speech3.hmm.alignments import Alignment
 from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import NO_WORD
@@ -127,6 +126,8 @@ def frame_clock(config: FeatureConfig, subsampling: int = 1) -> FrameClock:
     """
     length_s, shift_s = config.frame_length / 1000, config.frame_shift / 1000
     if config.sample_frequency and config.kind != "given":
+        from speech3.features import frame_sizes  # imported here, as whoever only reads times needs no PyTorch
+
         sizes = frame_sizes(config, config.sample_frequency)
         length_s, shift_s = sizes.length / config.sample_frequency, sizes.shift / config.sample_frequency
     return FrameClock(shift_s, (length_s - shift_s) / 2 if config.snip_edges else 0.0, subsampling)
