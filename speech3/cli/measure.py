@@ -92,7 +92,6 @@ def score(
         Texts,
         confidence_lines,
         find_speakers,
-        oracle_texts,
         paired_test,
         read_all,
         read_ids,
@@ -119,6 +118,8 @@ def score(
                 f"--format {text_format}: lattices have utterance ids; pass the reference as Kaldi text and leave this"
                 " out"
             )
+        from speech3.decode import oracle_texts
+
         others = [path for path in paths[1:] if path.suffix != ".ark"]
         reference = read_ids(ref)
         read = {path: read_ids(path) for path in others}

@@ -162,6 +162,11 @@ class LfmmiSystemConfig(Config):
         description="also train sat_lfmmi, which reads features adapted to speakers as well; for a cnn_tdnn, with"
         " hmm.sat and without init",
     )
+    taught: bool = Field(
+        False,
+        description="with adapted: also train lfmmi_taught, a network like sat_lfmmi that learns from the mean of the"
+        " two, too (training.lfmmi.teaching)",
+    )
 
     @model_validator(mode="before")
     @classmethod

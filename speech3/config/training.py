@@ -158,6 +158,14 @@ class LfMmiConfig(Config):
     )
     cross_entropy: float = Field(0.1, ge=0, description="weight of cross-entropy on the second output")
     l2: float = Field(5e-5, ge=0, description="weight of half the sum of squares of a frame's outputs")
+    teacher: str | None = Field(
+        None,
+        description="model directory of one network, or of several (lfmmi_mean), with the same pdfs, whose outputs"
+        " this network learns, too; one that reads fewer features than the frames have reads the first ones",
+    )
+    teaching: float = Field(
+        0.7, ge=0, le=1, description="share of the teacher's posteriors in the numerator, where there is a teacher"
+    )
 
 
 class DiscriminativeConfig(Config):
@@ -292,6 +300,11 @@ class TrainingConfig(Config):
         if self.labels == "words" and self.sequence is not None:
             raise ValueError(
                 f"sequence={self.sequence}: lfmmi.numerators=transcripts trains on whole utterances; remove sequence"
+            )
+        if self.lfmmi.teacher is not None and self.labels != "phones":
+            raise ValueError(
+                f"lfmmi.teacher={self.lfmmi.teacher}: only with objective=lfmmi and lfmmi.numerators=alignment; remove"
+                " it, or set these"
             )
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and below 1")

@@ -389,8 +389,8 @@ def read_folder(
         try:
             infos[item.key] = info(item.audio)
             found.wrong_header(item.audio, infos[item.key])
-            if item.transcript in tiers:
-                timed = found.timed(item.transcript, tiers[item.transcript], infos[item.key].duration_s)
+            if own := item.row.parts if item.row else tiers.get(item.transcript):
+                timed = found.timed(item.transcript, own, infos[item.key].duration_s)
                 named |= _add_tiers(found, item, timed, infos[item.key], speakers[item.key], voices)
             elif item.row or item.transcript.suffix.lower() in TEXTS:
                 _add_text(found, item, infos[item.key], speakers[item.key])
@@ -408,7 +408,7 @@ def read_folder(
         raise MissingError(f"{source}: no utterance is left of {len(items)} recordings{_first_faults(found.faults)}")
     _check_rates({key: infos[key] for key in data.recordings}, source, sample_rate)
     _say_channels({key: path for key, path in data.recordings.items() if infos[key].channels > 1}, source)
-    _say_speakers(data, how, named, "a table" if in_tables else "the tiers")
+    _say_speakers(data, how, named, "a table" if any(item.row for item in items) else "the tiers")
     return data, found.faults
 
 
@@ -528,10 +528,10 @@ def _usable(found: _Found, item: Item, annotation: Annotation, duration_s: float
     words = found.words(annotation.text, item.transcript, place)
     if not words:
         # A TextGrid stores silence as an interval without text.
-        if annotation.text.strip() or item.transcript.suffix.lower() == ".eaf":
+        if annotation.text.strip() or item.row or item.transcript.suffix.lower() == ".eaf":
             found.skip("empty", item.transcript, "has no words", "write what is said", place)
     elif math.isnan(annotation.end_s - annotation.start_s):
-        found.skip("no times", item.transcript, "its times are not set", "set them in ELAN", words)
+        found.skip("no times", item.transcript, "its times are not set", "set them", words)
     elif annotation.end_s <= annotation.start_s:
         found.skip("no length", item.transcript, "does not end after its start", "correct its times", place)
     elif (

@@ -2,7 +2,7 @@
 
 SubRip has no specification; a subtitle is its number, its times and its lines of text, up to an empty line. WebVTT:
 https://www.w3.org/TR/webvtt1/ (hours may be missing; an identifier is optional; blocks NOTE, STYLE and REGION hold no
-text; ``<v NAME>`` before a text names the speaker). What else is marked in the text, `speech3.data.markup` knows.
+text; ``<v NAME>`` in a text names the speaker). What else is marked in the text, `speech3.data.markup` knows.
 """
 
 import re
@@ -54,13 +54,12 @@ def read_subtitles(path: Path) -> list[Tier]:
             )
         start_s, end_s = _seconds(match.groups()[:4]), _seconds(match.groups()[4:])
         text = _POSITION.sub("", "\n".join(block[times + 1 :]))
-        voice = _VOICE.match(text)
         if len(voices := {name.strip() for name in _VOICE.findall(text)}) > 1:
             raise FormatError(
                 f"{path}: line {number + times}: {' and '.join(sorted(voices))} speak in one subtitle; make one for"
                 " each speaker"
             )
-        found.append((voice[1].strip() if voice else "", Annotation(start_s, end_s, _VOICE.sub(" ", text).strip())))
+        found.append(("".join(voices), Annotation(start_s, end_s, _VOICE.sub(" ", text).strip())))
         lines = [line.strip() for line in re.sub(r"<[^>]*>", "", text).split("\n") if line.strip()]
         repeated += bool(lines and lines[0] in lines_before[-1:])
         lines_before = lines or lines_before

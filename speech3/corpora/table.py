@@ -11,11 +11,15 @@ recording is below it, below the nearest folder around it that has some.
 The column of recordings is the one whose values name the folder's recordings. That of words, and of speakers, is known
 by the heading. Without one, words are in the only column with several words in most rows, and mostly different ones;
 what else there is (speakers, emotions, remarks) is not read.
+
+A heading such as `start` and `end` (or `offset` and `duration`) makes the rows parts of recordings. Their unit is that
+of the heading (`start_s`, `start_ms`); without one, numbers with a decimal point and clocks (0:01.5) are seconds.
 """
 
 import csv
 import io
 import json
+import math
 import os
 import posixpath
 import re
@@ -25,6 +29,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from speech3.corpora.tiers import Annotation, Tier
 from speech3.data import Fault
 from speech3.errors import FormatError, Speech3Error
 from speech3.runtime import read_utf8
@@ -40,7 +45,11 @@ _WORDS = (
     *("orthographic", "orthography", "rawtext", "rawtranscription"),
 )
 _VOICES = ("speaker", "speakerid", "speakername", "spk", "spkid", "clientid", "voice", "userid", "reader")
-_STARTS = ("offset", "start", "starttime", "begin", "begintime", "startms", "starts")
+_UNITS = ("", "s", "sec", "seconds", "ms")
+_STARTS = tuple(name + unit for name in ("offset", "start", "starttime", "begin", "begintime") for unit in _UNITS)
+_ENDS = tuple(name + unit for name in ("end", "endtime", "stop", "stoptime") for unit in _UNITS)
+_LENGTHS = tuple(f"duration{unit}" for unit in _UNITS)
+_CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{1,2}(?:[.,]\d+)?)")
 _OTHERS = (
     *("path", "file", "filename", "filepath", "audio", "audiofilepath", "audiofile", "audiopath", "wav", "wavfilename"),
     *("clip", "id", "utt", "uttid", "utteranceid", "name", "recording", "duration"),
@@ -70,11 +79,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Row:
-    """What a table says of a recording; without a column of speakers `speaker` is empty."""
+    """What a table says of a recording; without a column of speakers `speaker` is empty.
+
+    `parts`: a tier for each speaker if the table lists parts of recordings; `speaker` is empty then, `text` all texts.
+    """
 
     table: Table
     text: str
     speaker: str = ""
+    parts: tuple[Tier, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -249,13 +262,8 @@ def _found(path: Path, grid: _Grid, where: int, places: _Places) -> tuple[list[t
         words = _guessed_words(path, grid, columns, [where, *voice])
     if words is None:
         return None
-    for place, name in enumerate(grid.heading):
-        if _key(name) in _STARTS and any(re.search("[1-9]", value) for value in columns[place]):
-            raise FormatError(
-                f"{path}: lists parts of recordings ({_called(grid, place)}), which are not read from tables; write a"
-                " Kaldi data directory with segments, or a TextGrid of each recording"
-            )
-    uses = {where: "recordings", words: "words", **dict.fromkeys(voice, "speakers")}
+    times, spans_s = _times(path, grid, columns, where)
+    uses = {where: "recordings", words: "words", **dict.fromkeys(voice, "speakers"), **dict.fromkeys(times, "times")}
     table = Table(path, ", ".join(f"{what} in {_called(grid, place)}" for place, what in uses.items()), guessed)
     rows = [Row(table, row[words], "".join(row[place] for place in voice)) for row in grid.rows]
     found = list(zip(places.all_of(columns[where]), rows, strict=True))
@@ -264,7 +272,69 @@ def _found(path: Path, grid: _Grid, where: int, places: _Places) -> tuple[list[t
         for row, (place, _) in zip(grid.rows, found, strict=True)
         if place is None and any(field.strip() for field in row)
     ]
-    return [(place, row) for place, row in found if place is not None], absent
+    there = [(place, row) for place, row in found if place is not None]
+    if not times:
+        return there, absent
+    parts = defaultdict[Path, list[tuple[str, Annotation]]](list)
+    for (place, row), (start_s, end_s) in zip(found, spans_s, strict=True):
+        if place is not None:
+            parts[place].append((row.speaker.strip(), Annotation(start_s, end_s, row.text)))
+    return [(place, _whole(table, said)) for place, said in parts.items()], absent
+
+
+def _whole(table: Table, said: Sequence[tuple[str, Annotation]]) -> Row:
+    speakers = dict.fromkeys(speaker for speaker, _ in said)
+    tiers = [Tier("rows", tuple(part for name, part in said if name == speaker), speaker) for speaker in speakers]
+    return Row(table, "\n".join(part.text for _, part in said), parts=tuple(tiers))
+
+
+def _times(
+    path: Path, grid: _Grid, columns: Sequence[Sequence[str]], where: int
+) -> tuple[list[int], list[tuple[float, float]]]:
+    """The columns of times, and the span of each row in seconds, NaN where it has none; empty for whole recordings.
+
+    Raises
+    ------
+    FormatError
+        Parts have no ends, none can be read as a time, or nothing says in what unit they are.
+    """
+    starts = [each for each in _known(grid, _STARTS, where) if any(re.search("[1-9]", x) for x in columns[each])]
+    if not starts:
+        return [], []
+    ends = _known(grid, _ENDS, where) or _known(grid, _LENGTHS, where)
+    if not ends:
+        raise FormatError(
+            f"{path}: has the starts of parts ({_called(grid, starts[0])}), but no ends; add a column `end`"
+        )
+    pair = [starts[0], ends[0]]
+    names = " and ".join(_called(grid, each) for each in pair)
+    keys, values = [_key(grid.heading[each]) for each in pair], [columns[each] for each in pair]
+    known = all(key.endswith(("s", "sec", "seconds")) for key in keys)
+    if not known and not any(mark in value for column in values for value in column for mark in ".,:"):
+        raise FormatError(
+            f"{path}: {names} are whole numbers, of seconds or of milliseconds; call these columns `start_s` and"
+            " `end_s`, or `start_ms` and `end_ms`"
+        )
+    start_R, end_R = (
+        [_seconds(value) / (1000 if key.endswith("ms") else 1) for value in column]
+        for key, column in zip(keys, values, strict=True)
+    )
+    if all(map(math.isnan, start_R)) or all(map(math.isnan, end_R)):
+        raise FormatError(f"{path}: {names} cannot be read as times; write seconds, such as 1.5, or 0:01.5")
+    if keys[1] in _LENGTHS:
+        end_R = [start + length for start, length in zip(start_R, end_R, strict=True)]
+    return pair, list(zip(start_R, end_R, strict=True))
+
+
+def _seconds(value: str) -> float:
+    """A number, or h:mm:ss; NaN if it is neither."""
+    if clock := _CLOCK.fullmatch(value.strip()):
+        hours, minutes, seconds = clock.groups()
+        return 3600 * int(hours or 0) + 60 * int(minutes) + float(seconds.replace(",", "."))
+    try:
+        return float(value.strip().replace(",", "."))
+    except ValueError:
+        return math.nan
 
 
 def _known(grid: _Grid, names: Sequence[str], where: int) -> list[int]:

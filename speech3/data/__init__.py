@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from speech3.data.augment.copies import augment_data, copy_prefix, perturb_speed
     from speech3.data.augment.negatives import NEGATIVE_S, separate_speakers, write_negatives
     from speech3.data.augment.noises import (
-        NOISE,
-        OTHER_SPEECH,
         active_rms,
         add_noise,
         babble,
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
     from speech3.data.broad_classes import SILENCE, broad_class, folded, is_arpabet, is_silence
     from speech3.data.datadir import (
         DATADIR_FILES,
+        NOISE,
+        OTHER_SPEECH,
         SYMBOLS,
         DataDir,
         Fault,

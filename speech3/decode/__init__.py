@@ -27,16 +27,14 @@ if TYPE_CHECKING:
     from speech3.decode.graph import DECODE_SETTINGS, GRAPH, TUNING_GRAPH, build_graph
     from speech3.decode.hot_words import replace_graph
     from speech3.decode.kaldi import import_kaldi
-    from speech3.decode.lattice_composition import expand_pieces
     from speech3.decode.lattice_directory import (
         NBEST_FILE,
-        LatticeDir,
         WantedResults,
         decode_latticed,
         open_lattices,
+        oracle_texts,
         ranked_paths,
     )
-    from speech3.decode.lattice_paths import oracle_words
     from speech3.decode.live import transcribe_arriving
     from speech3.decode.model_export import export
     from speech3.decode.new_graph import GraphSources, make_graph
@@ -91,7 +89,6 @@ if TYPE_CHECKING:
         write_results,
     )
     from speech3.decode.tune import Tuning, error_rate_of, load_settings
-    from speech3.decode.word_lattice import WordLattice
 else:
     __getattr__ = door(__file__)
 
@@ -110,7 +107,6 @@ __all__ = [
     "Decoding",
     "FoundAlignment",
     "GraphSources",
-    "LatticeDir",
     "Marked",
     "Phone",
     "Recognizer",
@@ -125,7 +121,6 @@ __all__ = [
     "UtteranceParts",
     "WantedResults",
     "Word",
-    "WordLattice",
     "align_datadir",
     "align_samples",
     "before_last_pass",
@@ -134,7 +129,6 @@ __all__ = [
     "cut_long_utterances",
     "decode_latticed",
     "error_rate_of",
-    "expand_pieces",
     "export",
     "features_for",
     "features_of_all",
@@ -149,7 +143,7 @@ __all__ = [
     "make_graph",
     "one_word_grammar",
     "open_lattices",
-    "oracle_words",
+    "oracle_texts",
     "parts_at_pauses",
     "phone_filler",
     "phones_of_segments",

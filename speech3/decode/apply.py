@@ -112,9 +112,16 @@ def features_for(
     Raises
     ------
     Speech3Error
-        More than `most_bad` of the utterances are bad; given features do not match those that the model was trained on.
+        More than `most_bad` of the utterances are bad; given features do not match those that the model was trained on;
+        `transforms` for a network whose adapted features are given.
     """
-    if (model := network_speakers(recognizer)) and data.recordings:
+    model = network_speakers(recognizer)
+    if model and transforms and not data.recordings:
+        raise SettingError(
+            f"--transforms {transforms}: {data.path} has no recordings, so its features are taken as they are; remove"
+            " the option, or pass a directory with recordings"
+        )
+    if model and data.recordings:
         alone = recognizer.features.kind == "given"
         place = out if alone else out / SAT
         seen, skipped = features_for(model.recognizer, data, jobs, place, most_bad)

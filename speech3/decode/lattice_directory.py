@@ -4,7 +4,8 @@
     words.txt           the symbol table of their labels
     lattice.json        `LatticesAbout`: the graph that was searched, and how
 
-`decode_latticed` writes it, with N-best lists and minimum Bayes risk if wanted.
+`decode_latticed` writes it, with N-best lists and minimum Bayes risk if wanted. `oracle_texts` makes a hypothesis of
+the path with the fewest errors of each lattice (Kaldi's lattice-oracle).
 
 Axes: W words of the symbol table.
 """
@@ -23,8 +24,8 @@ from speech3.decode.beam_search import Lattice
 from speech3.decode.grammar import BACKOFF, are_pieces, join_words, mark_of, read_spelling
 from speech3.decode.graph import GRAMMAR, Graph
 from speech3.decode.lattice_archive import read_lattices, write_lattices
-from speech3.decode.lattice_composition import NO_WORD, LmStates, numbers_of, of_arpa, of_grammar
-from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest
+from speech3.decode.lattice_composition import NO_WORD, LmStates, expand_pieces, numbers_of, of_arpa, of_grammar
+from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest, oracle_words
 from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, searched, small_enough, words_in
 from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
@@ -307,3 +308,52 @@ def ranked_paths(paths: Iterable[Alternative]) -> Iterator[dict[str, Any]]:
     for rank, path in enumerate(paths, 1):
         costs = {"cost": path.cost, "acoustic_cost": path.acoustic_cost, "graph_cost": path.graph_cost}
         yield {"rank": rank, **{name: round(cost, 4) for name, cost in costs.items()}, "words": path.text}
+
+
+def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]:
+    """For each utterance with a lattice and a reference, the words of the lattice's path with the fewest errors.
+
+    Raises
+    ------
+    Speech3Error
+        The archive was not written by `speech3 decode --lattice`, or has no utterance of the reference.
+    """
+    directory = open_lattices(archive.parent)
+    number = {name: label for label, name in enumerate(directory.symbols)}
+    texts = {
+        utterance: _oracle_text(lattice, directory, number, references[utterance].split())
+        for utterance, lattice in directory.lattices()
+        if utterance in references
+    }
+    if not texts:
+        raise MismatchError(f"{archive}: has no utterance of the reference; they belong to different sets")
+    return texts
+
+
+def _oracle_text(lattice: WordLattice, directory: LatticeDir, number: dict[str, int], reference: list[str]) -> str:
+    names: Sequence[str] = directory.symbols
+    if directory.mark:
+        lattice, names = _whole_words(lattice, directory.symbols)
+        number = {name: label for label, name in enumerate(names)}
+    found = oracle_words(lattice, [number.get(word, -1) for word in reference])
+    return " ".join(names[word] for word in found if word)
+
+
+def _whole_words(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice, list[str]]:
+    """A lattice of whole words from one of pieces, and the words' names.
+
+    Each word is on the arc that completes it; words that are completed where a path ends are on arcs to one more state.
+    """
+    expanded, words, last = expand_pieces(lattice, symbols)
+    names = ["", *sorted({*words, *last} - {""})]
+    number = {name: label for label, name in enumerate(names)}
+    ends, state = np.flatnonzero(np.isfinite(expanded.final_graph_S)), len(last)
+    source_A = np.concatenate([expanded.source_A, ends])
+    order_A = np.argsort(source_A, kind="stable")
+    word_A = np.array([number[word] for word in (*words, *(last[end] for end in ends))], np.int32)
+    target_A = np.concatenate([expanded.target_A, np.full(len(ends), state)])
+    final_S = np.append(np.full(state, np.inf), 0.0)
+    spoken = replace(
+        expanded, source_A=source_A[order_A], target_A=target_A[order_A], word_A=word_A[order_A], final_graph_S=final_S
+    )
+    return spoken, names

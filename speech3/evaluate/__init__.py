@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from speech3.evaluate.picture import write_picture
     from speech3.evaluate.run_watch import watch
-    from speech3.evaluate.tables import oracle_texts, write_scores
+    from speech3.evaluate.tables import write_scores
     from speech3.evaluate.text import ERROR_RATES, PHONE_CLASSES, Texts, find_speakers, read_all, read_ids, read_text
     from speech3.evaluate.units import draw_unit
     from speech3.evaluate.wer import Metric, PairedTest, Score, paired_test, score
@@ -73,7 +73,6 @@ __all__ = [
     "find_speakers",
     "inspect",
     "level_in_name",
-    "oracle_texts",
     "paired_test",
     "picture_path",
     "print_table",

@@ -1,31 +1,17 @@
-"""A score as plain text: summary, tables by speaker and utterance, confusions, alignments; and in model cards.
-
-`oracle_texts` makes of each lattice the path with the fewest errors, as a hypothesis (Kaldi's lattice-oracle).
-"""
+"""A score as plain text: summary, tables by speaker and utterance, confusions, alignments; and in model cards."""
 
 import math
 import unicodedata
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import jiwer
-import numpy as np
 
 from speech3.data import normalize_text
-from speech3.decode import (
-    DECODE_SETTINGS,
-    LatticeDir,
-    WordLattice,
-    expand_pieces,
-    load_settings,
-    open_lattices,
-    oracle_words,
-)
-from speech3.errors import MismatchError, listed
+from speech3.errors import listed
 from speech3.evaluate.wer import Counts, Metric, PairedTest, Score, Utterance
 from speech3.runtime import to_one_form, write_text
-from speech3.train import Scored, write_card
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
 _SHOWN = 10  # most rows of each table that `full` prints
@@ -203,57 +189,11 @@ def write_details(directory: Path | str, score: Score, metric: Metric = "WER") -
     write_text(directory / "alignments", "\n".join(map(alignment_lines, score.utterances)) + "\n")
 
 
-def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]:
-    """For each utterance with a lattice and a reference, the words of the lattice's path with the fewest errors.
-
-    Raises
-    ------
-    Speech3Error
-        The archive was not written by `speech3 decode --lattice`, or has no utterance of the reference.
-    """
-    directory = open_lattices(archive.parent)
-    number = {name: label for label, name in enumerate(directory.symbols)}
-    texts = {
-        utterance: _oracle_text(lattice, directory, number, references[utterance].split())
-        for utterance, lattice in directory.lattices()
-        if utterance in references
-    }
-    if not texts:
-        raise MismatchError(f"{archive}: has no utterance of the reference; they belong to different sets")
-    return texts
-
-
-def _oracle_text(lattice: WordLattice, directory: LatticeDir, number: dict[str, int], reference: list[str]) -> str:
-    names: Sequence[str] = directory.symbols
-    if directory.mark:
-        lattice, names = _of_words(lattice, directory.symbols)
-        number = {name: label for label, name in enumerate(names)}
-    found = oracle_words(lattice, [number.get(word, -1) for word in reference])
-    return " ".join(names[word] for word in found if word)
-
-
-def _of_words(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice, list[str]]:
-    """A lattice of whole words from one of pieces, and the words' names.
-
-    Each word is on the arc that completes it; words that are completed where a path ends are on arcs to one more state.
-    """
-    expanded, words, last = expand_pieces(lattice, symbols)
-    names = ["", *sorted({*words, *last} - {""})]
-    number = {name: label for label, name in enumerate(names)}
-    ends, state = np.flatnonzero(np.isfinite(expanded.final_graph_S)), len(last)
-    source_A = np.concatenate([expanded.source_A, ends])
-    order_A = np.argsort(source_A, kind="stable")
-    word_A = np.array([number[word] for word in (*words, *(last[end] for end in ends))], np.int32)
-    target_A = np.concatenate([expanded.target_A, np.full(len(ends), state)])
-    final_S = np.append(np.full(state, np.inf), 0.0)
-    spoken = replace(
-        expanded, source_A=source_A[order_A], target_A=target_A[order_A], word_A=word_A[order_A], final_graph_S=final_S
-    )
-    return spoken, names
-
-
 def write_scores(model: Path, name: str, result: Score) -> None:
     """Rewrite the card of a model directory with its error rates on the test set `name`; they replace earlier ones."""
+    from speech3.decode import DECODE_SETTINGS, load_settings  # PyTorch, which takes seconds: texts alone need none
+    from speech3.train import Scored, write_card
+
     tuned = (model / DECODE_SETTINGS).exists()
     settings = asdict(load_settings(model)) if tuned else {}
     steps = f" (text normalised by {', '.join(result.normalize)})" if result.normalize else ""

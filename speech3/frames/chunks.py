@@ -79,6 +79,21 @@ class RecurrentChunks(NamedTuple):
     warm_up: int
 
 
+@dataclass(frozen=True, eq=False)
+class Taught:
+    """Targets of a minibatch, and a teacher's outputs (B, T, S) for the same chunks without masks."""
+
+    targets: Any
+    outputs_BTS: Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def left_out(self) -> int:
+        return int(getattr(self.targets, "left_out", 0))
+
+
 @dataclass(frozen=True)
 class Chunk:
     """A part of an utterance: the labels of all its frames, the first frame of the part, and frames for each of the
@@ -99,7 +114,8 @@ class Chunks:
     `speeds`, `warp`, `masks`: augmentation in `draw`, not in `sequential`.
     `warm_up`: None for a network with a finite context; a recurrent one reads this many frames, a multiple of
     `subsampling`, before those of `left`. `targets` makes the targets of some chunks; None: the label of the middle
-    frame of each output, (B * T,) int64.
+    frame of each output, (B * T,) int64. `teacher` makes outputs of the input of `draw` without masks; the targets are
+    then `Taught`.
     """
 
     rows: tuple[range, ...] | None = None
@@ -120,12 +136,13 @@ class Chunks:
         masks: SpecAugment | None = None,
         warm_up: int | None = None,
         targets: Callable[[Sequence[Chunk]], Any] | None = None,
+        teacher: Callable[[Any], Tensor] | None = None,
     ) -> None:
         self.packed, self.right, self.chunk, self.streams = packed, right, chunk, streams
         self.left, self.warm_up = left + (warm_up or 0), warm_up
         self.subsampling, self.seed, self.device = subsampling, seed, device
         self.speeds, self.masks = tuple(speeds) or (1.0,), masks
-        self.targets = targets or self._labels
+        self.targets, self.teacher = targets or self._labels, teacher
         self.num_frames = len(packed)
         self._frames_NF = on_device(packed.frames_NF)
         lengths_U = np.diff(packed.offsets_U1)
@@ -148,9 +165,12 @@ class Chunks:
         feats_BLF = self._gather(chunks, first_B)
         if self._matrices_MM is not None:
             feats_BLF = _warped(feats_BLF, self._matrices_MM[torch.from_numpy(speed_B * _WARPS + warp_B)])
+        targets = self.targets(chunks)
+        if self.teacher:
+            targets = Taught(targets, self.teacher(self._inputs(chunks, feats_BLF)))
         if self.masks:
             feats_BLF = self.masks(feats_BLF, *self.masks.draw(generator, len(chunks)))
-        return self._inputs(chunks, feats_BLF), self.targets(chunks)
+        return self._inputs(chunks, feats_BLF), targets
 
     def sequential(self, size: int) -> Iterator[tuple[ChunkInputs | RecurrentChunks, Any]]:
         """All chunks once, without augmentation, in the order of the file, about `size` frames at a time.

@@ -26,7 +26,8 @@ from speech3.recipe.experiment import (
     BMMI,
     LDA,
     LFMMI,
-    LFMMI_MEAN,
+    LFMMI_ADAPTED,
+    LFMMI_TAUGHT,
     SAT,
     SAT_DNN,
     SAT_LFMMI,
@@ -60,6 +61,7 @@ _PASS_S = {
     BMMI: 105,
 }
 _PASS = {name: seconds / _HOURS for name, seconds in _PASS_S.items()}
+_TAUGHT = 1.8  # how much longer a pass with two teachers takes (4.5 and 2.5 minibatches a second on a busy machine)
 # The networks whose rates these are: family and number of parameters. The time grows in proportion to the parameters.
 _MEASURED = {"dnn": 1_878_816, "cnn_tdnn": 1_793_600, "tdnn_lstm": 2_130_304, LFMMI: 1_906_504}
 # CPU time of decoding divided by the length of the speech, from the same three places. lda: as tri; sat: four such
@@ -180,9 +182,11 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
             values = _bytes(preset, _WIDTHS[system.training.dtype]) + _bytes(adapted, _WIDTHS[system.training.dtype])
             found[f"{ADAPTED_STAGE}/{SAT_LFMMI}.frames"] = Cost(size=(2 * hours + speech.dev) * values)
             found[train_step(SAT_LFMMI)] = Cost(rate * hours * passes, workers)
+            if LFMMI_TAUGHT in e.trained:
+                found[train_step(LFMMI_TAUGHT)] = Cost(_TAUGHT * rate * hours * passes, workers)
     # Decoding, with tuning on dev.
     for system_name in e.systems:
-        family = LFMMI if system_name in (SELF, SAT_LFMMI, LFMMI_MEAN) else system_name
+        family = LFMMI if system_name in (SELF, *LFMMI_ADAPTED) else system_name
         family = family if family in _DECODING else recipe.model.system
         tuned_h = min(speech.dev, recipe.decode.tuning_minutes / 60) * _SEARCHES_OF_DEV
         found[decode_step(system_name)] = Cost(_DECODING.get(family, 0.0) * 3600 * (tuned_h + speech.test), 0)

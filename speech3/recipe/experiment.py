@@ -81,8 +81,9 @@ LDA, SAT = "lda", "sat"  # GMMs on transformed features (hmm.lda, hmm.sat)
 ADAPTED_STAGE = "adapted"  # the stage of what comes after decoding with sat
 SAT_DNN, SAT_LFMMI = "sat_dnn", "sat_lfmmi"  # networks on SAT's adapted features; LF-MMI's reads mel bins, too
 LFMMI_MEAN = "lfmmi_mean"  # the mean of the scores of `LFMMI` and `SAT_LFMMI`
-ON_SAT = (SAT_DNN, SAT_LFMMI, LFMMI_MEAN)
-_LFMMI_ADAPTED = (SAT_LFMMI, LFMMI_MEAN)
+LFMMI_TAUGHT = "lfmmi_taught"  # a network like `SAT_LFMMI` that learns from `LFMMI_MEAN`
+LFMMI_ADAPTED = (SAT_LFMMI, LFMMI_MEAN, LFMMI_TAUGHT)
+ON_SAT = (SAT_DNN, *LFMMI_ADAPTED)
 GMMS = ("mono", "tri", LDA, SAT)  # systems of every recipe; monophones are decoded only if decode_mono is set
 BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
 LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
@@ -192,7 +193,8 @@ class Experiment:
     def trained(self) -> tuple[str, ...]:
         """All systems of this run but `gmms`: GMMs trained by boosted MMI, networks, the mean of two networks."""
         gmms, lfmmi = self.recipe.hmm.tri.discriminative, self.recipe.lfmmi
-        mean = [LFMMI_MEAN] if SAT_LFMMI in self.adapted else []
+        taught = [LFMMI_TAUGHT] if lfmmi and lfmmi.taught else []
+        mean = [LFMMI_MEAN, *taught] if SAT_LFMMI in self.adapted else []
         of_lfmmi = [LFMMI, *mean, *([SELF] if self.recipe.untranscribed else [])] if lfmmi else []
         return (*([BMMI] if gmms else []), *self.networks, *self.adapted, *of_lfmmi)
 
@@ -231,7 +233,7 @@ class Experiment:
         """The directory in `out` with the HMM and the decoding graphs of a system."""
         if system not in self.trained:
             return system
-        return LFMMI_HMM if system in (LFMMI, SELF, *_LFMMI_ADAPTED) else SAT if system == SAT_DNN else "tri"
+        return LFMMI_HMM if system in (LFMMI, SELF, *LFMMI_ADAPTED) else SAT if system == SAT_DNN else "tri"
 
     def start(self, system: str) -> Start | None:
         """The trained network that a system's network starts from, if any."""
@@ -383,7 +385,7 @@ class Experiment:
 
     def feats(self, system: str, split: str) -> Mapping[str, np.ndarray]:
         """The features that a system reads; for some mel bins, and after them the adapted features."""
-        presets = [self.feature_preset(system), *([SAT] if system in _LFMMI_ADAPTED else [])]
+        presets = [self.feature_preset(system), *([SAT] if system in LFMMI_ADAPTED else [])]
         parts = [ArkReader(self.features(preset, split) / "feats.scp") for preset in presets]
         return parts[0] if len(parts) == 1 else SideBySide(parts)
 
@@ -394,7 +396,7 @@ class Experiment:
         return source if preset == own else f"{source}_{preset}"
 
     def feature_preset(self, system: str) -> str:
-        if system in (LFMMI, SELF, FLAT, *_LFMMI_ADAPTED) and self.recipe.lfmmi:
+        if system in (LFMMI, SELF, FLAT, *LFMMI_ADAPTED) and self.recipe.lfmmi:
             return self.recipe.lfmmi.features
         if system == SAT_DNN:
             return SAT
@@ -465,6 +467,10 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     negatives = recipe.negatives.recordings if recipe.negatives else None
     sources = {"--source ": source, "untranscribed=": more, "pretrain=": pretrain, "negatives=": negatives}
     check_places(experiment.out, sources, {f"lm.{key}": getattr(recipe.lm, key) for key in ("arpa", "text", "rescore")})
+    if recipe.lfmmi and recipe.lfmmi.taught and not recipe.lfmmi.adapted:
+        raise SettingError("lfmmi.taught=true: learns from two networks; set lfmmi.adapted=true, too")
+    if recipe.lfmmi and recipe.lfmmi.training.lfmmi.teacher:
+        raise SettingError("lfmmi.training.lfmmi.teacher: is for `speech3 train`; in a recipe set lfmmi.taught=true")
     if recipe.lfmmi and recipe.lfmmi.adapted:
         needs = {
             "lfmmi.model=cnn_tdnn": isinstance(recipe.lfmmi.model, CnnTdnnConfig),

@@ -19,6 +19,7 @@ from speech3.recipe.experiment import (
     LFMMI,
     LFMMI_HMM,
     LFMMI_MEAN,
+    LFMMI_TAUGHT,
     NEGATIVES,
     ON_SAT,
     SAT,
@@ -436,13 +437,17 @@ def _adapted_steps(e: Experiment) -> list[Step]:
             assert e.recipe.lfmmi is not None
             needs = [features, "hmm/lfmmi", _extracted(e.recipe.lfmmi.features)]
             pack, config = speakers.pack_adapted_lfmmi, {"lfmmi.training.dtype": e.recipe.lfmmi.training.dtype}
-            train = _lfmmi_training(e, network, partial(speakers.train_adapted_lfmmi, e), [packed])
+            train = _lfmmi_training(e, network, partial(speakers.train_adapted_lfmmi, e, network), [packed])
         steps.append(Step(packed, partial(pack, e), config, _frames(out), needs, owns=out, bulky=True))
         steps += [train, _decode_step(e, network, [train_step(network), f"graph/{e.hmm_of(network)}"])]
     if LFMMI_MEAN in e.trained:
         made, needs = train_step(LFMMI_MEAN), [train_step(LFMMI), train_step(SAT_LFMMI)]
         steps.append(_model_step(made, partial(speakers.make_mean, e), e.model(LFMMI_MEAN), {}, needs))
         steps.append(_decode_step(e, LFMMI_MEAN, [made, f"graph/{LFMMI_HMM}"]))
+    if LFMMI_TAUGHT in e.trained:
+        needs = [f"{ADAPTED_STAGE}/{SAT_LFMMI}.frames", train_step(LFMMI_MEAN)]
+        steps.append(_lfmmi_training(e, LFMMI_TAUGHT, partial(speakers.train_adapted_lfmmi, e, LFMMI_TAUGHT), needs))
+        steps.append(_decode_step(e, LFMMI_TAUGHT, [train_step(LFMMI_TAUGHT), f"graph/{LFMMI_HMM}"]))
     return steps
 
 

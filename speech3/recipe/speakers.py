@@ -65,6 +65,7 @@ from speech3.recipe.experiment import (
     LFMMI,
     LFMMI_HMM,
     LFMMI_MEAN,
+    LFMMI_TAUGHT,
     SAT,
     SAT_DNN,
     SAT_LFMMI,
@@ -330,15 +331,20 @@ def train_adapted(e: Experiment) -> None:
     train(config, e.model(SAT_DNN))
 
 
-def train_adapted_lfmmi(e: Experiment) -> None:
-    """Train the LF-MMI network on mel bins and adapted features, in half as many passes over twice as much."""
-    config = config_of(e, SAT_LFMMI)
+def train_adapted_lfmmi(e: Experiment, system: str) -> None:
+    """Train an LF-MMI network on mel bins and adapted features, in half as many passes over twice as much.
+
+    `LFMMI_TAUGHT` learns from the mean of the networks without and with adapted features, too.
+    """
+    config = config_of(e, system)
     passes = -(-config.training.max_epochs // 2)
     say(f"  {passes} passes, since nearly every utterance is there twice: with and without its speaker's transform")
     model = config.model.model_copy(update={"adapted": _projection(e.model(SAT)).dim})
-    training = config.training.model_copy(update={"max_epochs": passes})
-    changes = {"model": model, "training": training, "init": None}
-    train_group(config.model_copy(update=changes), e.model(SAT_LFMMI), LFMMI)
+    teacher = str(e.model(LFMMI_MEAN)) if system == LFMMI_TAUGHT else None
+    lfmmi = config.training.lfmmi.model_copy(update={"teacher": teacher})
+    training = config.training.model_copy(update={"max_epochs": passes, "lfmmi": lfmmi})
+    changes = {"frames": str(e.frames(SAT_LFMMI)), "model": model, "training": training, "init": None}
+    train_group(config.model_copy(update=changes), e.model(system), LFMMI)
 
 
 def make_mean(e: Experiment) -> None:

@@ -14,8 +14,9 @@ from numba.core import event
 
 from speech3.runtime.reporting import say
 
-if TYPE_CHECKING:  # programs that only compile loops need not wait for PyTorch
+if TYPE_CHECKING:  # PyTorch takes seconds, and language models and lexicons need compiled loops alone
     import torch
+    from torch import Tensor
 
 # Cached on disk, run without the interpreter's lock, and with NumPy's division by zero instead of an exception.
 # Functions that need other options (``fastmath``, ``inline``) call `numba.njit` themselves.
@@ -55,7 +56,7 @@ def keep_freed_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
-def to_device(tensor: "torch.Tensor", device: "torch.device") -> "torch.Tensor":
+def to_device(tensor: "Tensor", device: "torch.device") -> "Tensor":
     """A tensor on a device; it is not copied if it is already there.
 
     A copy from the host to a GPU goes through pinned memory, which PyTorch caches and reuses when the copy is done.

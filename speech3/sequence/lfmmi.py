@@ -20,6 +20,10 @@ training gets about the weight of the leak instead, for which this holds only ap
 composed with the phone language model, whose probabilities replace those of pronunciations and silences. A sequence of
 phones counts once, however many paths through the lexicon produce it.
 
+**A teacher** adds what it makes of the same chunk (Wong and Gales 2016, "Sequence student-teacher training of deep
+neural networks"): the criterion is then a mean of the above and of minus the divergence of the network's distribution
+over the paths of the denominator from the teacher's, whose gradient is the teacher's posteriors minus the network's.
+
 Axes: B chunks (or utterances), T output frames of a chunk, S pdfs, J states and A arcs of a graph, N phones of a chunk,
 K phones or states of all chunks of a batch, W words.
 """
@@ -36,7 +40,7 @@ import torch
 from torch import Tensor
 
 from speech3.errors import DataError, MismatchError, MissingError
-from speech3.frames import Chunk, padded_frames, segment_labels, segment_numbers
+from speech3.frames import Chunk, Taught, padded_frames, segment_labels, segment_numbers
 from speech3.hmm import (
     FIRST_AND_LOOP,
     LARGEST_PSEUDO,
@@ -148,8 +152,11 @@ class LfMmi:
     leak: float = 0.1  # leak probability of the leaky HMM
     cross_entropy: float = 0.1  # weight of the second output's cross-entropy
     l2: float = 5e-5  # weight of half the sum of squares of a frame's outputs
+    teaching: float = 0.0  # share of the teacher's posteriors in the numerator's
 
-    def __call__(self, outputs: Tensor | tuple[Tensor, Tensor], numerators: Numerators) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, outputs: Tensor | tuple[Tensor, Tensor], numerators: Numerators | Taught
+    ) -> tuple[Tensor, Tensor]:
         """Mean loss over frames of chunks that fit their transcript, and how many predict the numerator's best pdf.
 
         Parameters
@@ -169,22 +176,32 @@ class LfMmi:
                 f"the network has {y_BTS.shape[2]} outputs, but the denominator {self.denominator.num_pdfs} pdfs: it "
                 "was made for another tree; build the denominator again"
             )
+        aligned: Numerators = numerators.targets if isinstance(numerators, Taught) else numerators
         # The criterion of each chunk; those without a path in the numerator contribute zero.
         clipped_BTS = y_BTS.clamp(-LARGEST_PSEUDO, LARGEST_PSEUDO)
         numerator_B, posterior_BTS = map(
-            torch.from_numpy, numerator_posteriors(clipped_BTS.detach().cpu().numpy(), numerators)
+            torch.from_numpy, numerator_posteriors(clipped_BTS.detach().cpu().numpy(), aligned)
         )
         numerator_B, posterior_BTS = numerator_B.to(y_BTS.device), posterior_BTS.to(y_BTS)
         denominator_B, all_BTS = value_and_gradient(clipped_BTS, self.denominator, self.leak)
         fits_B = numerator_B != -np.inf
+        target_BTS = posterior_BTS
+        if isinstance(numerators, Taught):
+            teacher_BTS = numerators.outputs_BTS.to(y_BTS).clamp(-LARGEST_PSEUDO, LARGEST_PSEUDO)
+            _, taught_BTS = value_and_gradient(teacher_BTS, self.denominator, self.leak)
+            mixed_BTS = torch.lerp(posterior_BTS, taught_BTS.to(y_BTS), self.teaching)
+            target_BTS = torch.where(fits_B[:, None, None], mixed_BTS, 0.0)
+            # The divergence but for the part that does not depend on the network.
+            likely_B = (taught_BTS * clipped_BTS.detach()).sum((1, 2), dtype=numerator_B.dtype)
+            numerator_B = torch.lerp(numerator_B, likely_B, self.teaching)
         value_B = torch.where(fits_B, numerator_B - denominator_B, 0.0)
-        gradient_BTS = torch.where(fits_B[:, None, None], posterior_BTS - all_BTS, 0.0)
+        gradient_BTS = torch.where(fits_B[:, None, None], target_BTS - all_BTS, 0.0)
         objective = Attached.apply(clipped_BTS, value_B, gradient_BTS).sum().to(y_BTS.dtype)
         # Regularisation, and the cross-entropy of the second output against the numerator's posteriors.
         loss = -objective + 0.5 * self.l2 * y_BTS.square().sum()
         judged_BTS = y_BTS.detach()
         if second_BTS is not None:
-            loss = loss - self.cross_entropy * (second_BTS.log_softmax(2) * posterior_BTS).sum()
+            loss = loss - self.cross_entropy * (second_BTS.log_softmax(2) * target_BTS).sum()
             judged_BTS = second_BTS.detach()
         # How often the network's largest output is the numerator's.
         best_BT = posterior_BTS.amax(2)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from speech3.config import (
     FeatureConfig,
@@ -44,7 +44,7 @@ from speech3.frames import (
     spec_augment,
     verify_once,
 )
-from speech3.hmm import Hmm, PdfsOnly, load_hmm, load_outputs
+from speech3.hmm import Hmm, PdfsOnly, load_hmm, load_outputs, output_difference
 from speech3.models import (
     AcousticModel,
     GroupLasso,
@@ -53,6 +53,7 @@ from speech3.models import (
     SmoothedCrossEntropy,
     build,
     cross_entropy,
+    load_networks,
     masked_cross_entropy,
     use_gemm_library,
     used_units,
@@ -98,6 +99,44 @@ def smaller(config: ModelConfig, model: nn.Module) -> tuple[ModelConfig, Acousti
     network = build(small, model.feat_dim, model.num_senones, seed=0).to(model.shift_F.device)
     network.load_state_dict({name: torch.from_numpy(array) for name, array in tensors.items()})
     return small, network
+
+
+class Teacher:
+    """The mean of the outputs of the networks in a model directory, for the chunks of a minibatch of `student`.
+
+    Raises Speech3Error: a network has other outputs, reads more values of a frame than there are, or other frames.
+    """
+
+    def __init__(
+        self, directory: Path, student: AcousticModel, frames: PackedFrames, config: TrainConfig, device: torch.device
+    ) -> None:
+        key = f"training.lfmmi.teacher={directory}"
+        if differ := output_difference(load_outputs(directory), load_outputs(Path(config.hmm))):
+            raise MismatchError(f"{key}: {differ} (those of {config.hmm}); pass a model with the outputs of this run")
+        self._networks: list[tuple[AcousticModel, int]] = []
+        for network, _, about in load_networks(directory).values():
+            if about["feat_dim"] > frames.dim:
+                raise MismatchError(
+                    f"{key}: reads {about['feat_dim']} values of a frame, but {frames.path} has {frames.dim}; pass a"
+                    " model with features of this run"
+                )
+            spans = [(each.left_context, each.right_context, each.subsampling) for each in (network, student)]
+            if spans[0] != spans[1] or isinstance(network, Lstm) or isinstance(student, Lstm):
+                raise MismatchError(
+                    f"{key}: reads {spans[0][0]} frames before an output and {spans[0][1]} after it, this network"
+                    f" {spans[1][0]} and {spans[1][1]}; pass a model whose layers see as many, without a state"
+                )
+            self._networks.append((network.to(device), about["feat_dim"]))
+        self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.training.precision == "bf16")
+
+    @torch.no_grad()
+    def __call__(self, inputs: Any) -> Tensor:
+        with self._autocast:
+            outputs = [
+                network(inputs._replace(feats_BTF=inputs.feats_BTF[:, :, :dim])) for network, dim in self._networks
+            ]
+        firsts = [each[0] if isinstance(each, tuple) else each for each in outputs]  # without their second outputs
+        return torch.stack([each.float() for each in firsts]).mean(0)
 
 
 def log_priors(counts_S: np.ndarray) -> np.ndarray:
@@ -201,7 +240,7 @@ def _loss(config: TrainConfig, frames: PackedFrames) -> Loss:
         return sequence_loss(config.training, frames, load_outputs(Path(config.hmm)))
     if config.training.objective == "lfmmi":
         lfmmi = config.training.lfmmi
-        return LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2)
+        return LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2, lfmmi.teaching)
     smoothing = config.training.label_smoothing
     return SmoothedCrossEntropy(smoothing) if smoothing else cross_entropy
 
@@ -222,7 +261,15 @@ def outputs_identity(config: TrainConfig) -> dict[str, str]:
         return {}
     files = ("hmm.json", "tree.safetensors", "denominator.safetensors")
     content = b"".join((Path(config.hmm) / name).read_bytes() for name in files)
-    return {"outputs": hashlib.sha256(content).hexdigest()[:16]}
+    identity = {"outputs": hashlib.sha256(content).hexdigest()[:16]}
+    if (teacher := config.training.lfmmi.teacher) is not None:
+        path = Path(teacher) / "model.safetensors"
+        if not path.is_file():
+            raise MissingError(
+                f"training.lfmmi.teacher={teacher}: has no {path.name}; pass a trained model's directory"
+            )
+        identity["teacher"] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return identity
 
 
 def num_outputs(config: TrainConfig, frames: PackedFrames) -> int:
@@ -286,7 +333,7 @@ def minibatches(
     drawn: dict[str, Any] = {"seed": config.seed, "device": device, "warp": warp, "masks": masks}
     source: Minibatches | Chunks
     if of_chunks(config):
-        source = _chunks(config, frames, speeds=training.speeds if train else (), **drawn)
+        source = _chunks(config, frames, train=train, **drawn)
     elif isinstance(model, LstmConfig):
         return _sequences(model, training, frames, **drawn)
     else:
@@ -327,7 +374,7 @@ def _sharers(training: TrainingConfig) -> int:
     return -(-training.workers * training.model_partitions // gpus) + 1
 
 
-def _chunks(config: TrainConfig, frames: PackedFrames, **drawn: Any) -> Chunks:
+def _chunks(config: TrainConfig, frames: PackedFrames, *, train: bool, **drawn: Any) -> Chunks:
     training, lfmmi = config.training, config.training.lfmmi
     network = build(config.model, frames.dim, 1, seed=0)
     step = network.subsampling
@@ -347,6 +394,10 @@ def _chunks(config: TrainConfig, frames: PackedFrames, **drawn: Any) -> Chunks:
         right += step * max(network.delay, network.lookahead)
         warm_up = 0 if training.labels == "words" else step * -(-training.chunk_context // step)
     drawn |= {"left": network.left_context, "right": right, "warm_up": warm_up, "subsampling": step}
+    if train:
+        drawn["speeds"] = training.speeds
+        if lfmmi.teacher is not None:
+            drawn["teacher"] = Teacher(Path(lfmmi.teacher), network, frames, config, drawn["device"])
     if training.labels == "words":
         targets = TranscriptNumerators(load_denominator(config.hmm), load_hmm(config.hmm), lfmmi.leak)
         return WholeUtterances(frames, minibatch=training.minibatch, targets=targets, **drawn)

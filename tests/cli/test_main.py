@@ -85,3 +85,13 @@ def test_a_working_directory_that_was_removed(tmp_path: Path) -> None:
     script = f"mkdir {gone} && cd {gone} && rmdir {gone} && exec {sys.executable} -m speech3 stats x"
     done = subprocess.run(script, shell=True, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stderr.startswith("error: ") and str(tmp_path / "gone") in done.stderr
+
+
+@pytest.mark.parametrize("verb", [["score", "text", "text"], ["lm", "train", "text", "--out", "lm.arpa"]])
+def test_verbs_of_texts_do_not_wait_for_pytorch(tmp_path: Path, verb: list[str]) -> None:
+    (tmp_path / "text").write_text("u1 hello world\nu2 hello there\n")
+    program = (
+        "import sys; from speech3 import cli\ntry: cli.main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, *verb], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.stderr.splitlines()[-1] == "False" and ended.returncode == 0, ended.stderr

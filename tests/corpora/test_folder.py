@@ -223,7 +223,7 @@ def test_annotations_that_cannot_be_used_are_counted(tmp_path: Path, capsys: pyt
         " recording",
         "'baada' at 10.00 s: lies outside the recording, which lasts 10.00 s; correct its times, or get the whole"
         " recording",
-        "lost: its times are not set; set them in ELAN",
+        "lost: its times are not set; set them",
         "'mama anasoma' at 0.00 s: 1.00 of its 2.00 s overlap another one; simultaneous speech is not used",
         "'mm' at 1.00 s: 1.00 of its 1.00 s overlap another one; simultaneous speech is not used",
     ]

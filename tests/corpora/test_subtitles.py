@@ -32,7 +32,7 @@ first
 <v Anna Lee>Good <00:01.000><c>morning</c></v>
 
 01:00:02.000 --> 01:00:04.250
-<v Ben>Fine &amp; well.
+<00:00:02.100><v Ben>Fine &amp; well.
 """
 
 

@@ -232,6 +232,8 @@ def test_a_table_beside_the_splits_names_their_recordings(tmp_path: Path) -> Non
         ("m.csv", "file,speaker,text\nLJ001-01,anna,one, two\nLJ001-02,bo,three\n", "LJ001-01"),
         ("m.jsonl", '{"path": "LJ001-01", "text": "one"}\n{"path": "LJ001-02"', "line 2"),
         ("m.csv", "path,offset,text\nLJ001-01,0.0,one\nLJ001-01,2.5,two\n", "offset"),
+        ("m.csv", "path,start,end,text\nLJ001-01,0,1,one\nLJ001-01,1,2,two\n", "start_s"),
+        ("m.csv", "path,start,end,text\nLJ001-01,1.a,1.0,one\nLJ001-01,2.b,2.0,two\n", "column start"),
         ("m.csv", "path,text\nLJ001-01,one\nLJ001-01,two\n", "two different texts in m.csv"),
         ("notes.csv", "day,weather\nMonday,rain\n", "notes.csv"),
         ("m.csv", 'path,text\nLJ001-01,"one\nLJ001-02,two\n', "line 2"),
@@ -265,3 +267,44 @@ def test_a_row_without_words_and_notes_of_one_line(root: Path) -> None:
         ("no recording", ""),
         ("empty", "LJ001-02.wav"),
     ]
+
+
+SAID = (("a.wav", 0.0, 0.9, "anna", "oh one"), ("a.wav", 1.0, 1.95, "bo", "two"), ("b.wav", 0.5, 2.0, "bo", "oh"))
+PARTS = {
+    "clips.csv": "file,start,end,speaker,text\n" + "".join(",".join(map(str, row)) + "\n" for row in SAID),
+    "clips.tsv": "path\tstart_ms\tend_ms\tspk\tsentence\n"
+    + "".join(
+        f"{path[0]}\t{1000 * start:.0f}\t{1000 * end:.0f}\t{who}\t{text}\n" for path, start, end, who, text in SAID
+    ),
+    "clocks.csv": "file;begin;end;speaker;text\n"
+    + "".join(f"{path};0:{start:05.2f};0:00:{end};{who};{text}\n" for path, start, end, who, text in SAID),
+    "nemo.jsonl": "".join(
+        json.dumps({"audio_filepath": path, "offset": start, "duration": end - start, "speaker": who, "text": text})
+        + "\n"
+        for path, start, end, who, text in SAID
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_rows_with_times_are_parts_of_recordings(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    recording(tmp_path / "a.wav", 2.0)
+    recording(tmp_path / "b.wav", 2.0)
+    (tmp_path / name).write_text(PARTS[name])
+    data, faults = read_folder(tmp_path)
+    found = [(u.recording, u.speaker, u.text, u.start_s, u.end_s) for u in data.utterances.values()]
+    assert found == [
+        ("a", "anna", "oh one", 0.0, 0.9),
+        ("a", "bo", "two", 1.0, 1.95),
+        ("b", "bo", "oh", 0.5, 2.0),
+    ]
+    assert not faults and "times in column" in (said := capsys.readouterr().err) and "from a table" in said
+
+
+def test_parts_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    recording(tmp_path / "a.wav", 2.0)
+    rows = ("0.0,0.9,oh", "0.9,,one", "1.0,0.5,two", "1.5,9.0,three", "1.5,1.9,")
+    (tmp_path / "a.csv").write_text("path,start,end,text\n" + "".join(f"a.wav,{row}\n" for row in rows))
+    data, faults = read_folder(tmp_path)
+    assert [u.text for u in data.utterances.values()] == ["oh"]
+    assert [fault.kind for fault in faults] == ["no times", "no length", "outside", "empty"]

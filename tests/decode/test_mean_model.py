@@ -19,7 +19,8 @@ from speech3.decode.align import find_alignment
 from speech3.decode.apply import features_for, transcribe
 from speech3.decode.model_export import export
 from speech3.decode.recognizer import load_recognizer, tune_recognizer
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError, Speech3Error
+from speech3.io.ark import write_ark
 from speech3.io.checkpoint import load_tensors
 from speech3.models import build, load_network, save_mean
 from speech3.models.info import model_info
@@ -90,6 +91,17 @@ def test_it_is_used_as_any_model(members: list[Path], mean: Path, data: Path, so
     decode(members[0], data, tmp_path / "with", jobs=1, others=[members[1]])
     one, other = ((tmp_path / name / "hyp.ctm").read_text() for name in ("out", "with"))
     assert one == other and len(one.splitlines()) == 3
+
+
+def test_transforms_for_features_that_are_given_are_refused(members: list[Path], data: Path, tmp_path: Path) -> None:
+    recognizer = load_recognizer(members[1])
+    feats, _ = features_for(recognizer, read_datadir(data), 1, tmp_path / "made")
+    given = tmp_path / "given"
+    given.mkdir()
+    shutil.copy(data / "utt2spk", given)
+    write_ark(given / "feats.ark", feats.items(), given / "feats.scp")
+    with pytest.raises(SettingError, match=f"--transforms {tmp_path / 'made/sat'}: {given} "):
+        features_for(recognizer, read_datadir(given), 1, tmp_path / "out", transforms=tmp_path / "made/sat")
 
 
 def test_what_it_is_made_of_is_told(members: list[Path], mean: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from speech3.features.filterbank import mel_scale
-from speech3.frames.chunks import Chunks, default_chunk
+from speech3.frames.chunks import Chunks, Taught, default_chunk
 from speech3.frames.masks import FrequencyWarp, SpecAugment
 from speech3.frames.packed import open_packed, write_frames
 
@@ -139,3 +139,20 @@ def test_targets_may_be_anything_made_of_the_chunks(corpus):
 def test_chunks_of_short_utterances_are_short():
     assert default_chunk(np.array([40] * 95 + [400] * 5), 3) == 42
     assert default_chunk(np.array([40] * 50 + [400] * 50), 3) == 150
+
+
+def test_a_teacher_sees_the_same_chunks_without_masks(corpus):
+    masks = SpecAugment(torch.full((BINS,), -1.0), time_masks=2, time_mask_frames=5)
+    seen = []
+    more = {"speeds": (0.9, 1.1), "masks": masks}
+    source = _chunks(
+        corpus, teacher=lambda inputs: seen.append(inputs.feats_BTF.clone()) or inputs.feats_BTF[:, ::3], **more
+    )
+    plain = _chunks(corpus, speeds=(0.9, 1.1))
+    for number in range(len(source)):
+        inputs, taught = source.draw(2, number)
+        unmasked, labels = plain.draw(2, number)
+        assert isinstance(taught, Taught) and torch.equal(taught.targets, labels) and len(taught) == len(labels)
+        assert torch.equal(seen[number], unmasked.feats_BTF) and torch.equal(taught.outputs_BTS, seen[number][:, ::3])
+        assert torch.equal(inputs.feats_BTF, _chunks(corpus, **more).draw(2, number)[0].feats_BTF)
+    assert not any(isinstance(targets, Taught) for _, targets in source.sequential(30)) and len(seen) == len(source)

@@ -76,6 +76,17 @@ def test_its_steps_come_after_what_they_need(tmp_path: Path):
     assert costs["adapted/sat_lfmmi"].seconds == costs["train/lfmmi"].seconds
     assert costs["adapted/lfmmi_mean.decode"] == costs["decode/lfmmi"]
     assert costs["adapted/sat_lfmmi.frames"].size == 2.1 * 360_000 * 80 * 4
+    # A network that learns from the mean of the two has the frames of the one.
+    taught = open_experiment("digits", tmp_path, None, ["lfmmi.adapted=true", "lfmmi.taught=true"], "")
+    steps = {step.name: step for step in planned_steps(taught)}
+    assert set(steps) - set(names) == {"adapted/lfmmi_taught", "adapted/lfmmi_taught.decode"}
+    assert set(steps["adapted/lfmmi_taught"].needs) == {"adapted/sat_lfmmi.frames", "adapted/lfmmi_mean"}
+    assert taught.systems == (*with_it.systems, "lfmmi_taught") and taught.hmm_of("lfmmi_taught") == "lfmmi_hmm"
+    more = expected_costs(taught, Speech(1.0, 0.1, 0.1))["adapted/lfmmi_taught"]
+    assert more.seconds > costs["adapted/sat_lfmmi"].seconds
+    for keys in (["lfmmi.taught=true"], ["lfmmi={}", "lfmmi.training.lfmmi.teacher=x"]):
+        with pytest.raises(SettingError, match=keys[-1].split("=")[0]):
+            open_experiment("digits", tmp_path, None, keys, "")
 
 
 def test_a_flat_start_without_gmms_trains_nothing_else_on_senones(tmp_path: Path):

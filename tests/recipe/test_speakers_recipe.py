@@ -20,7 +20,7 @@ SMALL = "iterations: 4, leaves: 80, gaussians: 100, transform: [2], realign: [3]
 SPEAKERS = (
     f"hmm.lda={{{SMALL}, dim: 20, least_minutes: 0}}",
     f"hmm.sat={{{SMALL}, least_frames: 100, decode_least_frames: 50, passes: 2}}",
-    "lfmmi.adapted=true",
+    "lfmmi.adapted=true", "lfmmi.taught=true",
     "lfmmi.leaves=70", "lfmmi.longer_histories=20", "lfmmi.passes=4", "lfmmi.model.layers=2", "lfmmi.model.width=64",
     "lfmmi.model.bottleneck=16", "lfmmi.model.prefinal=32", "lfmmi.training.minibatch=1200",
 )  # fmt: skip
@@ -59,10 +59,10 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
                    "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi", "decode/lda", "decode/sat", "decode/lfmmi",
                    "adapted/features", "adapted/align", "adapted/sat_dnn.frames", "adapted/sat_dnn",
                    "adapted/sat_dnn.decode", "adapted/sat_lfmmi.frames", "adapted/sat_lfmmi",
-                   "adapted/sat_lfmmi.decode", "adapted/lfmmi_mean", "adapted/lfmmi_mean.decode", "score",
-                   "report"]  # fmt: skip
+                   "adapted/sat_lfmmi.decode", "adapted/lfmmi_mean", "adapted/lfmmi_mean.decode",
+                   "adapted/lfmmi_taught", "adapted/lfmmi_taught.decode", "score", "report"]  # fmt: skip
     rates = dict(re.findall(r"^digits (\w+) WER (\d+\.\d\d) \[", process.stdout, re.M))
-    assert " ".join(rates) == "mono tri lda sat_pass1 sat dnn sat_dnn sat_lfmmi lfmmi lfmmi_mean"
+    assert " ".join(rates) == "mono tri lda sat_pass1 sat dnn sat_dnn sat_lfmmi lfmmi lfmmi_mean lfmmi_taught"
     assert all(float(rate) < 60 for system, rate in rates.items() if "lfmmi" not in system), rates
     projection, adapted = load_projection(mine / "sat"), load_adapted(mine / "sat")
     assert projection and projection.matrix.shape == (20, 91) and projection.inputs == 39
@@ -110,7 +110,7 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     assert wrong.returncode == 1 and "does not adapt to speakers" in wrong.stderr
     # Networks on adapted features read recordings, too: the GMMs beside them make the earlier passes.
     waves = [test / path for path in sorted((test / "wav.scp").read_text().split()[1::2])[:2]]
-    for system in ("sat_dnn", "sat_lfmmi", "lfmmi_mean"):
+    for system in ("sat_dnn", "sat_lfmmi", "lfmmi_mean", "lfmmi_taught"):
         decoded = speech3("decode", mine / system, test, tmp_path / system)
         assert decoded.returncode == 0, decoded.stderr
         words = (mine / "decode" / system / "test" / "hyp.txt").read_text()
@@ -123,6 +123,8 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     given = ("--transforms", tmp_path / "sat_lfmmi" / "sat")
     again = speech3("decode", mine / "lfmmi", test, tmp_path / "both", "--with", mine / "sat_lfmmi", *given)
     assert again.returncode == 0 and "adapting to speakers" not in again.stderr, again.stderr
+    taught = read_json(mine / "lfmmi_taught" / "run.json")["training"]["lfmmi"]["teacher"]
+    assert Path(taught) == mine / "lfmmi_mean"
     assert "## Training of sat_lfmmi" in (mine / "lfmmi_mean" / "MODEL_CARD.md").read_text()
     (tmp_path / "silent").mkdir()
     soundfile.write(tmp_path / "silent" / "quiet.wav", np.zeros(16000), 16000)

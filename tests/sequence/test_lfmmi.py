@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from denominators import enumerated_log_z, enumerated_numerator, log_prob, toy_denominator
+from denominators import enumerated_log_z, enumerated_numerator, enumerated_paths, log_prob, toy_denominator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from speech3.errors import Speech3Error
-from speech3.frames.chunks import Chunk
+from speech3.frames.chunks import Chunk, Taught
 from speech3.frames.packed import segment_labels
 from speech3.sequence.forward_backward import compiled_passes, denominator_log_z
 from speech3.sequence.graph import NEVER, START, UNSEEN, estimate_phone_lm, numerator_posteriors
@@ -209,6 +209,45 @@ def test_loss_has_the_gradient_of_its_value() -> None:
     loss, _ = criterion((both[0].float(), both[1].float()), numerators)
     exact, _ = criterion((both[0], both[1]), numerators)
     assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
+
+
+def test_with_a_teacher_alone_the_loss_is_the_divergence_of_its_paths_but_for_a_constant() -> None:
+    graph = toy_denominator(3)
+    numerators = AlignmentNumerators(graph, frames=9, leak=LEAK)(
+        [Chunk(labels_of(possible_phones(graph, 2), [5, 4]), 0)]
+    )
+    teacher, *students = (2 * outputs(3, graph.num_pdfs, 1, seed).permute(2, 0, 1) for seed in range(4))
+
+    def probabilities(y_BTS: torch.Tensor) -> np.ndarray:
+        weights = np.array([weight for weight, _ in enumerated_paths(y_BTS[0].numpy(), graph, LEAK)])
+        return weights / weights.sum()
+
+    criterion = LfMmi(graph, leak=LEAK, l2=0.0, teaching=1.0)
+    known = probabilities(teacher)
+    losses = [3 * criterion(y, Taught(numerators, teacher))[0].item() for y in students]
+    divergences = [(known * np.log(known / probabilities(y))).sum() for y in students]
+    assert np.ptp(divergences) > 0.5
+    np.testing.assert_allclose(np.diff(losses), np.diff(divergences), atol=1e-9)
+    learnt = teacher.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(criterion(learnt, Taught(numerators, teacher))[0], learnt)
+    np.testing.assert_allclose(gradient.numpy(), 0, atol=1e-12)
+
+
+def test_a_teacher_shares_the_targets_with_the_transcript() -> None:
+    graph = toy_denominator(5)
+    fits, not_fits = Chunk(labels_of([1, 2], [6, 6]), 0), Chunk(labels_of([1, 2, 1, 2, 3, 1, 2, 1], [1] * 7 + [2]), 0)
+    numerators = AlignmentNumerators(graph, frames=12, leak=LEAK)([fits, not_fits])
+    one, two, teacher = (outputs(4, graph.num_pdfs, 2, seed).permute(2, 0, 1).clone() for seed in range(3))
+    taught = Taught(numerators, teacher)
+    assert (len(taught), taught.left_out) == (4, 4)
+    shares = [LfMmi(graph, LEAK, 0.3, 0.01, share)((one, two), taught) for share in (0.0, 0.4, 1.0)]
+    expected = 0.6 * shares[0][0] + 0.4 * shares[2][0]
+    assert shares[1][0].item() == pytest.approx(expected.item()) and len({int(right) for _, right in shares}) == 1
+    assert shares[0][0].item() == LfMmi(graph, LEAK, 0.3, 0.01)((one, two), numerators)[0].item()
+    criterion = LfMmi(graph, LEAK, 0.3, 0.01, 0.4)
+    assert torch.autograd.gradcheck(lambda y: criterion(y, taught)[0], one.clone().requires_grad_())
+    (gradient,) = torch.autograd.grad(criterion((one, two.requires_grad_()), taught)[0], two)
+    assert gradient[0].any() and not gradient[1].any()
 
 
 def test_outputs_beyond_the_limit_stay_finite_and_get_no_gradient_from_the_criterion() -> None:

@@ -8,7 +8,7 @@ from interrupted import both_runs
 from sentences import DIM, LEXICON, PHONES, config_of, write
 
 from speech3.config import ModelConfig
-from speech3.errors import DataError, MismatchError, SettingError, Speech3Error
+from speech3.errors import DataError, MismatchError, MissingError, SettingError, Speech3Error
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm, context_free_tree, load_hmm
 from speech3.runtime import read_metrics
@@ -200,3 +200,40 @@ def test_features_that_are_not_bins_alone_are_refused_for_convolutions_over_freq
     config = config_of(corpus, {"family": "cnn_tdnn"}).model_copy(update={"frames": str(tmp_path / "frames")})
     with pytest.raises(SettingError, match=r"model: a cnn_tdnn .*features\.yaml has deltas,"):
         train(config, tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def teacher(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("teacher")
+    train(config_of(corpus), out)
+    return out
+
+
+def test_a_network_learns_from_a_teacher_alone(corpus, teacher, tmp_path):
+    """Smaller, and in half the passes; the transcripts count for nothing in training."""
+    lfmmi = {"teacher": str(teacher), "teaching": 1.0}
+    config = config_of(corpus, {"width": 20, "dropout": 0.0}, max_epochs=3, lfmmi=lfmmi)
+    train(config, tmp_path / "out")
+    history = [record for record in read_metrics(tmp_path / "out" / "metrics.jsonl") if record["event"] == "epoch"]
+    assert history[-1]["heldout_loss"] < 0.6 and history[-1]["heldout_per"] < 0.5
+    with pytest.raises(Speech3Error, match="another config"):
+        train(config_of(corpus, {"width": 20, "dropout": 0.0}, max_epochs=3), tmp_path / "out")
+
+
+def test_teachers_that_do_not_fit_are_refused(corpus, teacher, tmp_path):
+    def refused(kind, model=(), **training):
+        with pytest.raises(kind) as error:
+            train(config_of(corpus, model, **training), tmp_path / "out")
+        return str(error.value)
+
+    lfmmi = {"teacher": str(teacher)}
+    assert f"teacher={tmp_path}" in refused(MissingError, lfmmi={"teacher": str(tmp_path)})
+    assert f"teacher={teacher}: reads " in refused(MismatchError, {"layers": 3}, lfmmi=lfmmi)
+    other = shutil.copytree(teacher, tmp_path / "other")
+    context_free = context_free_tree(np.arange(2 * PHONES).reshape(PHONES, 2)[::-1].copy())
+    Hmm(LEXICON, context_free, np.full(2 * PHONES, 0.5), FIRST_AND_LOOP, 3).save(other)
+    assert f"teacher={other}: 10 senones" in refused(MismatchError, lfmmi={"teacher": str(other)})
+    with pytest.raises(ValueError, match=r"lfmmi\.teacher"):
+        config_of(corpus, lfmmi=lfmmi, objective="cross_entropy")
+    with pytest.raises(ValueError, match=r"lfmmi\.teacher"):
+        config_of(corpus, lfmmi={**lfmmi, "numerators": "transcripts"}, sequence=None)

@@ -24,7 +24,6 @@ SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".sph", ".aif", 
 _LONGEST_RESPONSE_S = 10.0
 T = TypeVar("T")
 SPEED_OF_SOUND_M_S = 343.0
-NOISE, OTHER_SPEECH = "<noise>", "<unk>"  # words of what is no speech of the domain (`negatives`)
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ def frame_clock(config: FeatureConfig, subsampling: int = 1) -> FrameClock:
     """
     length_s, shift_s = config.frame_length / 1000, config.frame_shift / 1000
     if config.sample_frequency and config.kind != "given":
-        from speech3.features import frame_sizes  # imported here, as whoever only reads times needs no PyTorch
+        from speech3.features import frame_sizes  # PyTorch, which takes seconds; who reads CTM does not need it
 
         sizes = frame_sizes(config, config.sample_frequency)
         length_s, shift_s = sizes.length / config.sample_frequency, sizes.shift / config.sample_frequency
