@@ -33,17 +33,19 @@ def _recipe(name: str) -> HmmConfig:
     return load_config(RecipeConfig, shipped("recipes") / name / "recipe.yaml").hmm
 
 
-def _aligned(hmm: HmmConfig, lexicon_file: Path, train: DataDir, test: DataDir, out: Path) -> dict[str, list[Segment]]:
+def _aligned(
+    hmm: HmmConfig, lexicon_file: Path, train: DataDir, test: DataDir, out: Path, jobs: int
+) -> dict[str, list[Segment]]:
     """The phones of `test`, by the recipe's aligner trained on `train`."""
     features = load_preset(FeatureConfig, "features", hmm.aligner_features)
     lexicon, feats, words = read_lexicon(lexicon_file), {}, {}
     for data in {train.path: train, test.path: test}.values():
-        extract(data, out / data.path.name, features, jobs=1)
+        extract(data, out / data.path.name, features, jobs)
         feats[data.path] = ArkReader(out / data.path.name / "feats.scp")
         texts = {key: utterance.text for key, utterance in data.utterances.items()}
         words[data.path] = usable_transcripts(texts, lexicon, feats[data.path])
     config, clock = hmm.model_copy(update={"mono": hmm.aligner}), frame_clock(features)
-    with Workers(words[train.path].words, feats[train.path], jobs=1) as workers:
+    with Workers(words[train.path].words, feats[train.path], jobs) as workers:
         system = train_monophone(workers, lexicon, config, np.random.default_rng(1), Metrics(out / "metrics"))
         system = along_boundaries(workers, system, config, Refinement(clock, DataWaves(train)))
     aligned = align_utterances(
@@ -66,7 +68,7 @@ def test_boundaries_that_people_corrected(tmp_path: Path) -> None:
     data, lexicon = read_datadir(BOUNDARIES), BOUNDARIES / "lang" / "lexicon.txt"
     # The sizes that recipe `any` chooses for 0.30 hours.
     hmm = with_sizes(_recipe("any"), 0.30, len(phone_groups(read_lexicon(lexicon))))
-    found, reference = _aligned(hmm, lexicon, data, data, tmp_path), read_ctm(BOUNDARIES / "ref.ctm")
+    found, reference = _aligned(hmm, lexicon, data, data, tmp_path, 2), read_ctm(BOUNDARIES / "ref.ctm")
     off_s = []
     for word, truth in reference.items():
         phones = [stretch for stretch in found[word] if stretch.label != SILENCE]
@@ -84,7 +86,7 @@ def test_boundaries_that_the_synthesiser_marks(tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader", reason="the built-in corpus needs espeakng-loader")
     digits.prepare(None, tmp_path, seed=1, jobs=2, dev=6)
     train, test = (read_datadir(tmp_path / split) for split in ("train", "test"))
-    found = _aligned(_recipe("digits"), tmp_path / "lexicon.txt", train, test, tmp_path / "feats")
+    found = _aligned(_recipe("digits"), tmp_path / "lexicon.txt", train, test, tmp_path / "feats", 2)
     conditions = dict(line.split() for line in (tmp_path / "test" / "conditions").read_text().splitlines())
     reference = read_ctm(tmp_path / "test" / "reference.ctm")
     clean = {key: track for key, track in reference.items() if conditions[key] == "clean"}
