@@ -90,7 +90,7 @@ def chaos(kills: int, dice: random.Random, experiment: Path, scratch: Path) -> C
     while count.finished and (not count.runs or count.kills < kills):
         count.runs += 1
         out = scratch / f"run{count.runs}"
-        epochs = min(EPOCHS, 12 * max(1, kills - count.kills))
+        epochs = min(EPOCHS, 4 * max(1, kills - count.kills))
         with _training(experiment, out, epochs) as process:
             ended = 0.0
             while count.kills < kills and process.poll() is None:

@@ -60,7 +60,7 @@ def test_parts_and_their_summary(gpu_py, monkeypatch, tmp_path, capfd):
     for name, text in tests.items():
         (tmp_path / f"test_gpu_{name}.py").write_text(text)
         files = ("-s", str(tmp_path / f"test_gpu_{name}.py"))
-        parts.append(gpu_py.Part(name, "correctness", name, files, 4 if name == "hanging" else 120, ("torch",)))
+        parts.append(gpu_py.Part(name, "correctness", name, files, 2 if name == "hanging" else 120, ("torch",)))
     parts.append(gpu_py.Part("poor", "speed", "poor", ("-",), 9, ("torch", "no_such_module")))
     monkeypatch.setattr(gpu_py, "PARTS", tuple(parts))
     monkeypatch.setattr(sys, "argv", ["gpu", "--device", "cpu", "--log", str(tmp_path / "log")])
@@ -71,7 +71,7 @@ def test_parts_and_their_summary(gpu_py, monkeypatch, tmp_path, capfd):
     words = {line.split()[0]: line[12:22].strip() + "|" + line.split(" s ", 1)[1].strip() for line in summary[1:]}
     assert list(words) == [*tests, "poor"]
     assert words["wrong"] == "failed|exit status 1" and "assert 1 == 2" in printed
-    assert words["hanging"].startswith("failed|ended after 4 s")
+    assert words["hanging"].startswith("failed|ended after 2 s")
     assert words["lacking"].startswith("left out|") and "no_such_package" in words["lacking"]
     assert words["right"].startswith("ok|1 passed") and '\n{"name": "x", "value": 1}\n' in printed
     assert words["poor"] == "left out|no no_such_module"

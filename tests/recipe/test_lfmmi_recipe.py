@@ -285,7 +285,8 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
     assert texts[0] == texts[1] != ""
 
     # Another language model: new graphs for the same networks, also where there is one core now.
-    process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL, "lm.order=1")
+    options = (*tiny, *SMALL, "lm.order=1")
+    process = speech3("recipe", "digits", "--out", mine, *options, "--to", "decode")
     ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
     assert process.returncode == 0 and "decode/lfmmi" in ran and not any(name.startswith("train/") for name in ran)
     for network, hmm in (("dnn", "tri"), ("lfmmi", "lfmmi_hmm")):
@@ -298,15 +299,15 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
         wave_S, rate_hz = soundfile.read(sound)
         soundfile.write(tmp_path / "more" / sound.name, 0.5 * wave_S, rate_hz)  # a copy would be left out
     more = ("lfmmi.passes=2", f"init={tmp_path / 'trained'}", f"untranscribed={tmp_path / 'more'}")
-    process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL, *more, "untranscribed.confidence=0.99")
+    process = speech3("recipe", "digits", "--out", mine, *options, *more, "untranscribed.confidence=0.99")
     assert process.returncode == 0, process.stderr
     assert re.search(r"^digits lfmmi WER", process.stdout, re.M) and "lfmmi_self" not in process.stdout
     assert re.search(r"starting from \S+trained/model.safetensors: the same \d+ senones, so all", process.stderr)
     assert re.search(r"untranscribed\.confidence=0\.99: none of the 3 utterances .*best has 0\.\d\d", process.stderr)
-    options = (*tiny, *SMALL, *more, "untranscribed.confidence=0.99", "--from", "score", "--dry-run")
-    process = speech3("recipe", "digits", "--out", mine, *options)
+    none = ("untranscribed.confidence=0.99", "--from", "score", "--dry-run")
+    process = speech3("recipe", "digits", "--out", mine, *options, *more, *none)
     assert process.returncode == 0 and "self/" not in process.stdout, process.stderr
-    process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL, *more, "untranscribed.confidence=0")
+    process = speech3("recipe", "digits", "--out", mine, *options, *more, "untranscribed.confidence=0")
     assert process.returncode == 0, process.stderr
     ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
     assert ran == ["self/choose", "self/frames", "self/train", "self/decode", "score", "report"]
@@ -314,6 +315,6 @@ def test_from_sound_to_an_error_rate_beside_the_dnn_then_aligned_exported_and_us
     packed = [open_packed(mine / "frames" / name / "train.frames") for name in ("lfmmi", "lfmmi_self")]
     chosen = (mine / "self" / "chosen.txt").read_text().splitlines()
     assert len(packed[1].offsets_U1) - len(packed[0].offsets_U1) == len(chosen) > 0
-    process = speech3("recipe", "digits", "--out", mine, *tiny, *SMALL, *more[:2])
+    process = speech3("recipe", "digits", "--out", mine, *options, *more[:2])
     assert process.returncode == 0, process.stderr
     assert ">lfmmi_self</td>" in (mine / "report.html").read_text(), "it is a system of an earlier run now"
