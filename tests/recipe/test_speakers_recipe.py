@@ -11,6 +11,7 @@ from speech3.frames.packed import open_packed
 from speech3.hmm.kaldi.transforms import read_spk2utt, read_transforms
 from speech3.hmm.sat import load_adapted, load_projection
 from speech3.io.ark import ArkReader
+from speech3.io.checkpoint import read_about
 from speech3.recipe.costs import Speech, expected_costs
 from speech3.recipe.experiment import open_experiment
 from speech3.recipe.plan import planned_steps
@@ -123,8 +124,8 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     given = ("--transforms", tmp_path / "sat_lfmmi" / "sat")
     again = speech3("decode", mine / "lfmmi", test, tmp_path / "both", "--with", mine / "sat_lfmmi", *given)
     assert again.returncode == 0 and "adapting to speakers" not in again.stderr, again.stderr
-    taught = read_json(mine / "lfmmi_taught" / "run.json")["training"]["lfmmi"]["teacher"]
-    assert Path(taught) == mine / "lfmmi_mean"
+    about = read_about(mine / "lfmmi_taught" / "model.safetensors")
+    assert Path(about["training"]["lfmmi"]["teacher"]) == mine / "lfmmi_mean"
     assert "## Training of sat_lfmmi" in (mine / "lfmmi_mean" / "MODEL_CARD.md").read_text()
     (tmp_path / "silent").mkdir()
     soundfile.write(tmp_path / "silent" / "quiet.wav", np.zeros(16000), 16000)
