@@ -434,9 +434,8 @@ def read_folder(
         raise MissingError(f"{source}: no utterance is left of {len(items)} recordings{_first_faults(found.faults)}")
     _check_rates({key: infos[key] for key in data.recordings}, source, sample_rate)
     _say_channels({key: path for key, path in data.recordings.items() if infos[key].channels > 1}, source)
-    rows = [item.row for item in items if item.row]
-    tabled = any(row.speaker.strip() or any(part.speaker for part in row.parts) for row in rows)
-    where = " or ".join(["a table"] * tabled + ["the tiers"] * (bool(tiers) or not tabled))
+    tabled = in_tables or any(part.speaker for item in items if item.row for part in item.row.parts)
+    where = "the tiers" if not tabled else "a table or the tiers" if tiers else "a table"
     _say_speakers(data, how, named, where)
     return data, found.faults
 

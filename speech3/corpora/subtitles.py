@@ -12,11 +12,11 @@ begin, end and text, in seconds; lines that begin with a backslash hold the freq
 import re
 from pathlib import Path
 
-from speech3.corpora.tiers import Annotation, Tier
+from speech3.corpora.tiers import Annotation, Tier, clock_s
 from speech3.errors import FormatError
 from speech3.runtime import read_utf8
 
-_CLOCK = r"(?:(\d{1,3}):)?(\d{1,2}):(\d{2})[.,](\d{1,3})"
+_CLOCK = r"((?:\d{1,3}:)?\d{1,2}:\d{2}[.,]\d{1,3})"
 _TIMES = re.compile(rf"\s*{_CLOCK}\s*-->\s*{_CLOCK}(?:\s.*)?")
 _NO_TEXT = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)\b|X-TIMESTAMP-MAP=")
 _VOICE = re.compile(r"<v(?:\.[\w.]+)?\s+([^>]+)>")
@@ -57,7 +57,7 @@ def read_subtitles(path: Path) -> list[Tier]:
                 f"{path}: line {number + lost}: there is no empty line before this subtitle; add one, or its times"
                 " would count as text"
             )
-        start_s, end_s = _seconds(match.groups()[:4]), _seconds(match.groups()[4:])
+        start_s, end_s = map(clock_s, match.groups())
         text = _POSITION.sub("", "\n".join(block[times + 1 :]))
         if len(voices := {name.strip() for name in _VOICE.findall(text)}) > 1:
             raise FormatError(
@@ -110,9 +110,3 @@ def _blocks(text: str) -> list[tuple[int, list[str]]]:
         if inside:
             blocks[-1][1].append(line)
     return blocks
-
-
-def _seconds(clock: tuple[str | None, ...]) -> float:
-    hours, minutes, seconds, fraction = clock
-    assert minutes and seconds and fraction
-    return 3600 * int(hours or 0) + 60 * int(minutes) + int(seconds) + int(fraction) / 10 ** len(fraction)

@@ -30,7 +30,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from speech3.corpora.tiers import Annotation, Tier
+from speech3.corpora.tiers import Annotation, Tier, clock_s
 from speech3.data import Fault
 from speech3.errors import FormatError, Speech3Error
 from speech3.runtime import read_utf8
@@ -48,12 +48,12 @@ _WORDS = (
 _VOICES = ("speaker", "speakerid", "speakername", "spk", "spkid", "clientid", "voice", "userid", "reader")
 _STARTS = ("start", "starts", "starttime", "begin", "begins", "begintime", "onset", "offset", "tmin", "xmin", "from")
 _ENDS = ("end", "ends", "endtime", "stop", "stoptime", "finish", "tmax", "xmax", "to")
-_NOT_ONLY_TIMES = ("from", "to", "dur", "duration", "stop", "finish")  # headings that may mean something else
+_NOT_ONLY_TIMES = ("from", "to", "stop", "finish")  # headings that may mean something else
 _LENGTHS = ("duration", "dur")
 _UNIT = re.compile(
     r"(?P<name>.+?)(?:[\W_]+(?P<s>s|secs?|seconds?)|[\W_]*(?P<ms>ms|msecs?|millis|milliseconds?))?[\W_]*"
 )
-_CLOCK = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d{1,2}(?:[.,]\d+)?)")
+_CLOCK = re.compile(r"(?:\d+:)?\d{1,2}:\d{1,2}(?:[.,]\d+)?")
 _FRACTION = re.compile(r":|[.,]\d*[1-9]")  # in a time that can only be in seconds
 _OTHERS = (
     *("path", "file", "filename", "filepath", "audio", "audiofilepath", "audiofile", "audiopath", "wav", "wavfilename"),
@@ -362,11 +362,9 @@ def _unit(heading: str) -> tuple[str, str]:
 
 def _seconds(value: str) -> float:
     """A number, or h:mm:ss; NaN if it is neither."""
-    if clock := _CLOCK.fullmatch(value.strip()):
-        hours, minutes, seconds = clock.groups()
-        return 3600 * int(hours or 0) + 60 * int(minutes) + float(seconds.replace(",", "."))
+    value = value.strip()
     try:
-        return float(value.strip().replace(",", "."))
+        return clock_s(value) if _CLOCK.fullmatch(value) else float(value.replace(",", "."))
     except ValueError:
         return math.nan
 

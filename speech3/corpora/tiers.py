@@ -37,6 +37,12 @@ _TEXTGRID_VALUE = re.compile(
 _SAVE_AS_TEXT = "open it in Praat and save it with Save as text file"
 
 
+def clock_s(clock: str) -> float:
+    """Seconds of ``h:mm:ss`` or ``mm:ss``, with a fraction after a point or a comma."""
+    hours, minutes, seconds = ("0", *clock.split(":"))[-3:]
+    return 3600 * int(hours) + 60 * int(minutes) + float(seconds.replace(",", "."))
+
+
 @dataclass(frozen=True)
 class Annotation:
     """What was said from `start_s` to `end_s`."""

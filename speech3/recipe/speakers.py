@@ -66,7 +66,6 @@ from speech3.recipe.experiment import (
     LFMMI,
     LFMMI_HMM,
     LFMMI_MEAN,
-    LFMMI_TAUGHT,
     SAT,
     SAT_DNN,
     SAT_LFMMI,
@@ -335,17 +334,13 @@ def train_adapted(e: Experiment) -> None:
 def train_adapted_lfmmi(e: Experiment, system: str) -> None:
     """Train an LF-MMI network on mel bins and adapted features, in half as many passes over twice as much.
 
-    `LFMMI_TAUGHT` learns from the mean of the networks without and with adapted features, too.
+    The teacher of `LFMMI_TAUGHT` (`config_of`) is the mean of the networks without and with adapted features.
     """
     config = config_of(e, system)
     passes = -(-config.training.max_epochs // 2)
     say(f"  {passes} passes, since nearly every utterance is there twice: with and without its speaker's transform")
     model = config.model.model_copy(update={"adapted": _projection(e.model(SAT)).dim})
-    assert e.recipe.lfmmi is not None
-    lfmmi, taught = config.training.lfmmi, e.recipe.lfmmi.training.lfmmi
-    if system == LFMMI_TAUGHT:
-        lfmmi = taught.model_copy(update={"teacher": str(e.model(LFMMI_MEAN))})
-    training = config.training.model_copy(update={"max_epochs": passes, "lfmmi": lfmmi})
+    training = config.training.model_copy(update={"max_epochs": passes})
     changes = {"frames": str(e.frames(SAT_LFMMI)), "model": model, "training": training, "init": None}
     train_group(config.model_copy(update=changes), e.model(system), LFMMI)
 

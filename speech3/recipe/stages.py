@@ -80,7 +80,17 @@ from speech3.hmm import (
 )
 from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
 from speech3.language import Lexicon, mark_positions, read_lexicon, with_garbage
-from speech3.recipe.experiment import BMMI, CORPORA, FLAT, FLAT_HMM, LFMMI, LFMMI_HMM, Experiment
+from speech3.recipe.experiment import (
+    BMMI,
+    CORPORA,
+    FLAT,
+    FLAT_HMM,
+    LFMMI,
+    LFMMI_HMM,
+    LFMMI_MEAN,
+    LFMMI_TAUGHT,
+    Experiment,
+)
 from speech3.recipe.language import check_given
 from speech3.runtime import Metrics, progress, read_json, say, write_json
 from speech3.sequence import (
@@ -487,8 +497,8 @@ def config_of(e: Experiment, name: str, more_h: float = 0.0) -> TrainConfig:
         passes = system.passes or lfmmi_passes(hours, started=start is not None)
         say(f"  {passes} passes over {60 * hours:.0f} minutes of speech (lfmmi.passes)")
         training = training.model_copy(update={"max_epochs": passes})
-    alone = training.lfmmi.model_copy(update={"teaching": None})  # only `train_adapted_lfmmi` has a teacher
-    training = training.model_copy(update={"lfmmi": alone})
+    taught = {"teacher": str(e.model(LFMMI_MEAN))} if name == LFMMI_TAUGHT else {"teaching": None}
+    training = training.model_copy(update={"lfmmi": training.lfmmi.model_copy(update=taught)})
     return TrainConfig(
         frames=str(e.frames(name)),
         hmm=str(e.model(LFMMI_HMM)),
