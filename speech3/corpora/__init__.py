@@ -1,7 +1,7 @@
 """Corpora: each module makes a data directory and a lexicon of one public corpus, as it is distributed.
 
-`anyspeech` and `folder` do that for the user's own recordings with transcripts beside them, in text files, tables,
-TextGrids, ELAN files (`tiers`) or `subtitles`; `untranscribed` for recordings without them. `synthetic` makes the
+`anyspeech` and `folder` do that for the user's own recordings with transcripts beside them (`pairs`), in text files,
+tables, TextGrids, ELAN files or subtitles (`tiers`); `untranscribed` for recordings without them. `synthetic` makes the
 corpora `digits` and `shuzi` with espeak-ng.
 
 Each module has a function ``prepare(source, out, seed, ...)``, which writes the data directories ``train``, ``dev`` and
@@ -29,15 +29,8 @@ if TYPE_CHECKING:
         yesno,
     )
     from speech3.corpora.anyspeech import HELD_OUT_LEXICON, LETTERS, SET_NAMES
-    from speech3.corpora.folder import (
-        AUDIO,
-        find_pairs,
-        has_recordings,
-        is_folder,
-        read_folder,
-        read_speech,
-        tier_reader,
-    )
+    from speech3.corpora.folder import is_folder, read_folder, read_speech
+    from speech3.corpora.pairs import AUDIO, find_pairs, has_recordings, tier_reader
     from speech3.corpora.tiers import Annotation, Tier, read_textgrid, write_elan
     from speech3.corpora.untranscribed import read_untranscribed
 else:

@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from speech3.corpora.folder import find_pairs, has_recordings, is_folder, read_folder
+from speech3.corpora.folder import is_folder, read_folder
+from speech3.corpora.pairs import find_pairs, has_recordings
 from speech3.data import (
     DataDir,
     Fault,

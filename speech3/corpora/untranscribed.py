@@ -4,7 +4,7 @@ import filecmp
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from speech3.corpora.folder import recordings_in, stem
+from speech3.corpora.pairs import recordings_in, stem
 from speech3.data import AudioError, DataDir, Utterance, info, moved_value, read_datadir, resolve_path, segment_name
 from speech3.errors import DataError, MissingError
 from speech3.runtime import progress, say

@@ -13,8 +13,14 @@ from speech3.runtime.door import door
 if TYPE_CHECKING:
     from speech3.data import audio, paths
     from speech3.data.audio import END_TOLERANCE_S, AudioError, AudioInfo, info, write_wav
-    from speech3.data.augment.augmenter import Augmenter, make_augmenter, seed_of
-    from speech3.data.augment.copies import augment_data, copy_prefix, perturb_speed
+    from speech3.data.augment.augmenter import (
+        Augmenter,
+        augment_data,
+        copy_prefix,
+        make_augmenter,
+        perturb_speed,
+        seed_of,
+    )
     from speech3.data.augment.negatives import NEGATIVE_S, separate_speakers, write_negatives
     from speech3.data.augment.noises import (
         active_rms,
@@ -46,7 +52,6 @@ if TYPE_CHECKING:
     )
     from speech3.data.lost_bytes import find_damage, write_mended
     from speech3.data.markup import without_markup
-    from speech3.data.other_formats import other_format
     from speech3.data.paths import (
         entry_of_any_case,
         files_below,
@@ -87,6 +92,7 @@ if TYPE_CHECKING:
         lower_case,
         marked_at_edge,
         normalize_text,
+        other_format,
         parse_steps,
         phones61,
         plain_words,

@@ -4,8 +4,8 @@
 kernels, `token_passing`, are the search; `search` runs it over many utterances; `phrases` and `hot_words` reward
 phrases in it. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep
 what it found; `rescoring` gives it other language models. `trained_model` holds everything that recognition needs;
-`apply` uses it on recordings, `streaming` on streams (`live` in the terminal), `align` for forced alignment.
-`transcript_files` writes results; `recognizer` is the class of the Python interface; `tune` finds its parameters.
+`apply` uses it on recordings, `streaming` on streams, `align` for forced alignment. `transcribing` writes results and
+shows live ones; `recognizer` is the class of the Python interface; `tune` finds its parameters.
 """
 
 from typing import TYPE_CHECKING
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         oracle_texts,
         ranked_paths,
     )
-    from speech3.decode.live import transcribe_arriving
     from speech3.decode.model_export import export
     from speech3.decode.new_graph import GraphSources, make_graph
     from speech3.decode.output import (
@@ -81,10 +80,11 @@ if TYPE_CHECKING:
         result_of,
         words_of_segments,
     )
-    from speech3.decode.transcript_files import (
+    from speech3.decode.transcribing import (
         STANDARD_INPUT,
         check_names,
         save_standard_input,
+        transcribe_arriving,
         transcription_json,
         write_results,
     )

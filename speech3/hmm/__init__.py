@@ -21,8 +21,7 @@ if TYPE_CHECKING:
         usable_transcripts,
         write_alignments,
     )
-    from speech3.hmm.alignment.boundaries import DataWaves, PartWaves, Refinement, Wave
-    from speech3.hmm.alignment.boundary_training import along_boundaries
+    from speech3.hmm.alignment.boundaries import DataWaves, PartWaves, Refinement, Wave, along_boundaries
     from speech3.hmm.alignment.corrected import differences, fit, moved
     from speech3.hmm.alignment.longform import (
         LONG_UTTERANCE_S,
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
         part_names,
         part_texts,
     )
-    from speech3.hmm.alignment.mapped import with_nearest_pdfs
     from speech3.hmm.alignment.matching import LEVELS, Level, key, match, paired, spoken
     from speech3.hmm.alignment.oov import (
         NONE,
@@ -81,15 +79,16 @@ if TYPE_CHECKING:
         load_gmm,
         zero_stats,
     )
-    from speech3.hmm.kaldi.convert import export_kaldi, open_alignment
-    from speech3.hmm.kaldi.model import TransitionModel, read_symbol_table
-    from speech3.hmm.kaldi.transforms import (
+    from speech3.hmm.kaldi.convert import (
+        export_kaldi,
+        open_alignment,
         read_spk2utt,
         read_transforms,
         write_projection,
         write_transforms,
     )
-    from speech3.hmm.lda import Projection
+    from speech3.hmm.kaldi.model import TransitionModel, read_symbol_table
+    from speech3.hmm.lda_mllt import Projection
     from speech3.hmm.model import (
         FIRST_AND_LOOP,
         Hmm,
@@ -99,6 +98,7 @@ if TYPE_CHECKING:
         monophone_tree,
         num_outputs,
         output_difference,
+        with_nearest_pdfs,
     )
     from speech3.hmm.phone_loop import (
         Biphones,
@@ -126,16 +126,20 @@ if TYPE_CHECKING:
         train_sat,
         use_projection,
     )
-    from speech3.hmm.sizes import biphone_leaves, lfmmi_passes, sized_transformed, triphone_leaves, with_sizes
     from speech3.hmm.train import (
         LARGEST_PSEUDO,
         GmmSystem,
         Scorer,
+        biphone_leaves,
+        lfmmi_passes,
         realign,
         score_one,
         search_one,
+        sized_transformed,
         train_monophone,
         train_triphone,
+        triphone_leaves,
+        with_sizes,
     )
     from speech3.hmm.transcript import NO_WORD, TranscriptGraph, transcript_graph
     from speech3.hmm.workers import Workers, WorkerShare

@@ -15,7 +15,7 @@ import numpy as np
 
 from speech3.errors import DataError, Speech3Error, TrainingError
 from speech3.hmm.gmm import Gmm, Sums
-from speech3.hmm.mllt import expected_precisions, inverses_of, packed, unpacked, weighted_products
+from speech3.hmm.lda_mllt import expected_precisions, inverses_of, packed, unpacked, weighted_products
 
 SWEEPS = 20
 PRIOR_FRAMES = 50.0

@@ -2,12 +2,13 @@
 
 `Topology` is the HMM of a phone without its pdfs: its states, which of them have self-loops, and from which the phone
 may end. `Tree` is the phonetic decision tree as a function from (left phone, phone, right phone, state) to pdf (Young
-et al. 1994); `speech3.hmm.clustering` grows it. `Hmm` holds both, and is saved with the model.
+et al. 1994); `speech3.hmm.clustering` grows it. `Hmm` holds both, and is saved with the model; `with_nearest_pdfs`
+makes that of another language.
 
 Axes: T frames, P phones, S states of a phone.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 
 from speech3.errors import DataError, MismatchError, MissingError
 from speech3.io import load_tensors, save_tensors
-from speech3.language import SPOKEN_NOISE, Lexicon, Silences, read_lexicon, write_lexicon
+from speech3.language import SPOKEN_NOISE, Lexicon, Nearest, Silences, nearest_phones, read_lexicon, write_lexicon
 from speech3.runtime import read_json, write_json
 
 LEFT, CENTRE, RIGHT = 0, 1, 2
@@ -334,3 +335,27 @@ def load_hmm(directory: Path | str) -> Hmm:
 
 def _lexicon_name(silences: bool) -> str:
     return "lexiconp_silprob.txt" if silences else "lexiconp.txt"
+
+
+def with_nearest_pdfs(hmm: Hmm, lexicon: Lexicon) -> tuple[Hmm, Mapping[str, Nearest]] | None:
+    """The HMM of `lexicon`, and the nearest phone of `hmm` to each of its phones (without positions in the word).
+
+    Silence has the pdfs of silence, noises those of noise. None if a phone is in neither IPA nor the symbols of TIMIT
+    or CMUdict.
+
+    `hmm`: of monophones.
+    """
+    numbers: dict[str, int] = {}
+    for phone, number in hmm.lexicon.phone_ids.items():
+        numbers.setdefault(hmm.lexicon.base_phone(phone), number)
+    silent, noises = hmm.lexicon.silence_phones, hmm.lexicon.noise_phones
+    bases = [lexicon.base_phone(phone) for phone in lexicon.phones]
+    like = dict.fromkeys(lexicon.silence_phones, silent[0])
+    like |= dict.fromkeys(lexicon.noise_phones, (*noises, *silent)[0])
+    spoken = dict.fromkeys(base for base in bases if base not in like)
+    nearest = nearest_phones(spoken, numbers.keys() - {*silent, *noises})
+    if len(nearest) < len(spoken):
+        return None
+    like |= {phone: found.phone for phone, found in nearest.items()}
+    pdfs_PS = np.array([hmm.pdfs(0, numbers[like[base]], 0) for base in bases])
+    return replace(hmm, lexicon=lexicon, tree=context_free_tree(pdfs_PS)), nearest

@@ -24,8 +24,18 @@ from speech3.hmm import train
 from speech3.hmm.alignments import Alignment
 from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, prior_stats, speaker_transforms, zero_fmllr_stats
 from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, FrameScorer, Gmm, GmmStats, accumulate, load_gmm, zero_stats
-from speech3.hmm.lda import LdaStats, Projection, accumulate_lda, lda, spliced, zero_lda_stats
-from speech3.hmm.mllt import MlltStats, accumulate_mllt, mllt, zero_mllt_stats
+from speech3.hmm.lda_mllt import (
+    LdaStats,
+    MlltStats,
+    Projection,
+    accumulate_lda,
+    accumulate_mllt,
+    lda,
+    mllt,
+    spliced,
+    zero_lda_stats,
+    zero_mllt_stats,
+)
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, tied_states
 from speech3.hmm.workers import Workers, WorkerShare

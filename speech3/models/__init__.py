@@ -32,12 +32,10 @@ if TYPE_CHECKING:
         per_cent,
         workers_in_words,
     )
-    from speech3.models.linear import BF16_WORTH_IT, bf16_over_float32, gemm_library, use_gemm_library
+    from speech3.models.layers import BF16_WORTH_IT, BatchNorm, bf16_over_float32, gemm_library, use_gemm_library
     from speech3.models.lstm import Lstm
-    from speech3.models.normalised_relu import BatchNorm
     from speech3.models.online import OnlineNetwork
-    from speech3.models.onnx import to_onnx
-    from speech3.models.onnx_runtime import OnnxNetwork
+    from speech3.models.onnx import OnnxNetwork, to_onnx
     from speech3.models.registry import build, load_network, load_networks, network_tensors, refuse_mean, save_mean
     from speech3.models.split import SplitCrossEntropy, check_split, split_model
 else:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from speech3.models import clipped_cpu
-from speech3.models.linear import exactly, multiply
+from speech3.models.layers import exactly, multiply
 
 # Computes the cells of frame t in place: forward from the recurrent product (B, G) with the previous outputs, backward
 # from the gradient (B, C) of the outputs that comes from the next frame.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from speech3.config import CnnConfig, ConvolutionConfig
 from speech3.errors import SettingError
 from speech3.models.dnn import Dropout, Hidden, WindowModel, add_outputs, gain_of, glorot, norm
-from speech3.models.linear import autocasts, multiply
+from speech3.models.layers import autocasts, multiply
 
 _IN_CACHE = 400_000  # patch values per part, 1.6 MB: the best of 0.8 to 24 MB with 1 MB of cache per core
 
@@ -81,7 +81,7 @@ class Convolution(nn.Conv2d):
 
     The axis names stand for frequency and time; without pooling the two axes may be anything. On the CPU a training
     step of the preset ``cnn`` takes half the time that it takes with PyTorch's layers (tests/benchmarks/cnn.py), whose
-    convolutions run at a quarter to a half of the speed of `speech3.models.linear`.
+    convolutions run at a quarter to a half of the speed of `speech3.models.layers`.
     """
 
     def __init__(

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from speech3.config import Activation, DnnConfig, Normalization
 from speech3.frames import ChunkInputs, window_indices
 from speech3.models.base import AcousticModel
-from speech3.models.linear import Linear
-from speech3.models.normalised_relu import BatchNorm
+from speech3.models.layers import BatchNorm, Linear
 
 
 class Dropout(nn.Module):

@@ -21,7 +21,7 @@ from speech3.frames import RecurrentChunks, SequenceInputs
 from speech3.models.base import AcousticModel
 from speech3.models.clipped import clipped_lstm
 from speech3.models.dnn import Dropout, Hidden, add_outputs, norm, outputs_of, windows_of
-from speech3.models.linear import Linear
+from speech3.models.layers import Linear
 from speech3.models.online import spans
 
 State = tuple[Tensor, Tensor]  # h (B, R) and c (B, C) of a layer, forward in time

@@ -22,9 +22,8 @@ from speech3.frames import ChunkInputs
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Convolution
 from speech3.models.dnn import Dropout, gain_of, glorot
-from speech3.models.linear import Linear, exactly, linear, multiply
+from speech3.models.layers import BatchNorm, Linear, exactly, linear, multiply, rectified
 from speech3.models.lstm import Lstm
-from speech3.models.normalised_relu import BatchNorm, rectified
 
 STEP = 3  # frames
 _WINDOW = 5  # frames in the input of the first layer of a network without convolutions

@@ -9,7 +9,7 @@ so that the aligner reads further transcripts, and pronounces further words, in 
 
 The English aligner in the package has CMU's phones and was trained on 2.2 hours of LibriSpeech;
 `data/english_aligner/README.md` has its measured errors and the command that makes it. With the phones of another
-language (`speech3.hmm.alignment.mapped`) it aligns recordings that are too few to train on, and makes the alignment
+language (`speech3.hmm.model`) it aligns recordings that are too few to train on, and makes the alignment
 from which training starts.
 """
 
@@ -78,7 +78,7 @@ from speech3.language import (
     mark_positions,
     read_lexicon,
 )
-from speech3.recipe.aligner_source import read_source
+from speech3.recipe.aligner_files import read_source
 from speech3.runtime import Metrics, available_jobs, read_json, say, write_json, write_text
 
 ABOUT = "aligner.json"

@@ -35,12 +35,14 @@ from speech3.recipe.aligner_files import (
     FAILED,
     WRITTEN,
     Format,
+    Source,
+    Target,
     UtteranceResult,
     files_of,
+    read_source,
     write_files,
     write_page,
 )
-from speech3.recipe.aligner_source import Source, Target, read_source
 from speech3.runtime import available_jobs, read_json, say, write_json
 
 _STATE = ".speech3_align_state.json"

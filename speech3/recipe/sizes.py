@@ -15,7 +15,7 @@ Networks train asynchronously in shared memory, with a worker for each core (at 
 says otherwise: at most 2 below 10 hours, 4 below 100, then 8. Every minibatch is pushed whole, as soon as the server is
 free, from the first one on: with two workers this has the word error rates of one (`recipes/minilibri/RESULTS.md`).
 
-GMMs, trees and passes of LF-MMI: `speech3.hmm.sizes`.
+GMMs, trees and passes of LF-MMI: `speech3.hmm.train`.
 """
 
 from collections.abc import Sequence

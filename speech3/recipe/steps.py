@@ -1,36 +1,78 @@
 """Steps of a recipe: a finished step runs again only if its config, its inputs or a step that it needs has changed.
 
 A step's fingerprint covers its own config, the names, sizes and times of its external inputs, and the fingerprints of
-the steps it needs; if only the times of inputs differ, their content decides (`speech3.recipe.inputs`). It is written
-to ``.done/`` when the step has finished, so a killed step is started again (and resumes by itself, if it can). The file
-also records which run of the needed steps was used: a step may run again with the same fingerprint (``--from``, or a
-lost output), and the recipe may be stopped before the steps that need it run.
+the steps it needs; if only the times of inputs differ, their content decides: a corpus that was copied, unpacked or
+mounted again has other times and the same bytes. It is written to ``.done/`` when the step has finished, so a killed
+step is started again (and resumes by itself, if it can). The file also records which run of the needed steps was used:
+a step may run again with the same fingerprint (``--from``, or a lost output), and the recipe may be stopped before the
+steps that need it run.
 
 The directory that a step makes is never a user's own, and an earlier result stays until there is a new one. Steps run
 in order, each on all cores that it can use.
 """
 
 import fcntl
+import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from speech3.data import files_below
 from speech3.errors import MachineError, MissingError, OccupiedError, SettingError, Speech3Error
-from speech3.recipe.inputs import content_of, digest_of, stamp_of
 from speech3.runtime import (
     explained_disk_errors,
+    progress,
     read_json,
     say,
     write_json,
 )
 
+_READERS = 8  # threads; disks of networks answer slowly
 _FILES, _RECORD = "files", "record.json"  # of a result that was put aside
 _SHOWN, _LONGEST = 3, 40  # most changes that a reason names, and most characters of a value in it
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def stamp_of(path: Path) -> list[Any]:
+    """Size and modification time of a file; names, sizes and times of all files below a directory."""
+    if path.is_dir():
+        return [[str(p.relative_to(path)), *stamp_of(p)] for p in sorted(files_below(path))]
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+@lru_cache
+def content_of(path: Path, stamp: str) -> str:
+    """A digest of the names and the content of a file or of all files below a directory; of no times.
+
+    `stamp`: digest of `stamp_of`; as long as it is the same, the files are not read again.
+    """
+    files = sorted(files_below(path)) if path.is_dir() else [path]
+    names = [os.path.relpath(file, path) for file in files]
+    with ThreadPoolExecutor(_READERS) as pool:
+        found = list(progress(pool.map(_content, files), len(files), f"comparing the files of {path}"))
+    return digest_of(json.dumps([names, found]))
+
+
+def _content(path: Path) -> list[Any]:
+    """Size and digest of a file; the digest is empty if it cannot be read, as the step that needs it will say."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "blake2b").hexdigest()
+            return [os.fstat(file.fileno()).st_size, digest]
+    except OSError:
+        return [-1, ""]
 
 
 def check_places(

@@ -1,7 +1,7 @@
 """A training run: connects frames, model and engine.
 
 `run` trains: `checks` refuses configs that do not fit, `parts` makes what a worker computes with, `rundir` is the
-directory of a run and its state, `schedule` the learning rate, `records` what is written after each epoch, `init`
+directory of a run, its state and its records, `schedule` the learning rate, `init`
 starts from another model, `card` writes the model card. `curves` reads what runs have recorded; `simulation` trains
 with simulated workers; `unlabelled` trains without transcripts; `phone_errors` is the phone error rate on
 held-out utterances. `neural_lm` trains neural language models.

@@ -172,7 +172,7 @@ def criterion_of(loss: Loss) -> Loss:
 class BuildParts:
     """Builds the parts of a worker on a device; can be pickled for other processes.
 
-    `library`: the one for matrix products (`speech3.models.linear`), so that all workers of a run round alike.
+    `library`: the one for matrix products (`speech3.models.layers`), so that all workers of a run round alike.
     """
 
     config: TrainConfig

@@ -74,8 +74,16 @@ from speech3.train.parts import (
     units_left,
 )
 from speech3.train.phone_errors import phone_errors
-from speech3.train.records import epoch_record, epoch_words, progress_record, progress_text, share_left_out
-from speech3.train.rundir import RunDirectory, RunState, copy_model_files
+from speech3.train.rundir import (
+    RunDirectory,
+    RunState,
+    copy_model_files,
+    epoch_record,
+    epoch_words,
+    progress_record,
+    progress_text,
+    share_left_out,
+)
 from speech3.train.schedule import Schedule, advance, estimate_statistics, mean_of
 
 _FRAMES = 2400  # in a minibatch: 16 chunks of 150, a whole vector for the objectives of sequences

@@ -24,7 +24,7 @@ from speech3.config import CnnConfig, ModelConfig, load_preset
 from speech3.engine.optimizers import Sgd
 from speech3.models import build
 from speech3.models.base import cross_entropy
-from speech3.models.linear import gemm_library
+from speech3.models.layers import gemm_library
 from speech3.runtime.native import keep_freed_memory
 
 WINDOW, FEATURES, SENONES, MINIBATCH, RATE = 11, 120, (800, 3000), 256, 0.01

@@ -30,7 +30,7 @@ from speech3.engine.codecs.mean import encode_levels
 from speech3.engine.optimizers import Sgd
 from speech3.models import build
 from speech3.models.base import cross_entropy
-from speech3.models.linear import gemm_library
+from speech3.models.layers import gemm_library
 
 WINDOW, BINS, SENONES, MINIBATCH, RATE, CLIP, FLOAT_BELOW = 11, 40, 3000, 256, 0.1, 2.5, 8192
 ROUNDS, WORKERS = 25, 4

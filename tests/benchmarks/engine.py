@@ -45,7 +45,7 @@ import torch
 from engine_rivals import Case, bare, frames_per_s, in_turn, left_out, median_ratio, whole_run, world, written
 
 from speech3.config import DnnConfig
-from speech3.models.linear import gemm_library
+from speech3.models.layers import gemm_library
 
 ROUNDS = 5
 HOUR = 360_000  # frames

@@ -27,7 +27,7 @@ from speech3.engine.interface import USED, Progress, Rate, WorkerParts
 from speech3.engine.optimizers import Sgd
 from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import PdfsOnly
-from speech3.models.linear import gemm_library
+from speech3.models.layers import gemm_library
 from speech3.runtime import read_metrics
 from speech3.train import train
 from speech3.train.parts import BuildParts, make_parts

@@ -19,7 +19,7 @@ from cnn import cnn_figure
 from torch import Tensor, nn
 
 from speech3.models.clipped import clipped_lstm
-from speech3.models.linear import gemm_library
+from speech3.models.layers import gemm_library
 from speech3.runtime.native import keep_freed_memory
 
 SHAPES = [(20, 10, 440, 320), (20, 40, 440, 512), (20, 64, 440, 640), (100, 32, 40, 320), (20, 10, 640, 640)]

@@ -19,7 +19,7 @@ from speech3.config import DnnConfig
 from speech3.engine.optimizers import Sgd
 from speech3.models import build
 from speech3.models.base import cross_entropy
-from speech3.models.linear import gemm_library
+from speech3.models.layers import gemm_library
 
 WINDOW, BINS, SENONES, MINIBATCH, RATE = 11, 40, 3000, 256, 0.1
 ROUNDS, STEPS = 15, 8

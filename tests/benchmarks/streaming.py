@@ -31,9 +31,9 @@ import torch
 
 from speech3.data import audio
 from speech3.data.datadir import DataDir, read_datadir
-from speech3.decode.live import Meter
 from speech3.decode.recognizer import Recognizer, load_recognizer
 from speech3.decode.streaming import Pauses, Stream
+from speech3.decode.transcribing import Meter
 from speech3.features import extract
 from speech3.io import ArkReader
 

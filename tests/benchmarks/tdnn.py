@@ -24,7 +24,7 @@ from speech3.config.experiment import LfmmiSystemConfig
 from speech3.engine.optimizers import Sgd
 from speech3.models import build
 from speech3.models.base import cross_entropy
-from speech3.models.linear import gemm_library
+from speech3.models.layers import gemm_library
 from speech3.models.tdnn import Tdnn, constrain
 from speech3.runtime.native import keep_freed_memory
 

@@ -23,8 +23,7 @@ import soundfile
 
 from speech3.config import RecipeConfig, TrainConfig, load_config
 from speech3.corpora.folder import read_folder
-from speech3.corpora.subtitles import read_subtitles
-from speech3.corpora.tiers import read_elan, read_textgrid
+from speech3.corpora.tiers import read_elan, read_subtitles, read_textgrid
 from speech3.data.audio import info, read_file
 from speech3.data.datadir import parse
 from speech3.errors import Speech3Error

@@ -7,7 +7,8 @@ import pytest
 from fieldwork import recording, short_textgrid
 
 from speech3.corpora.anyspeech import prepare
-from speech3.corpora.folder import read_folder, recordings_in
+from speech3.corpora.folder import read_folder
+from speech3.corpora.pairs import recordings_in
 from speech3.data.datadir import read_datadir
 from speech3.errors import DataError
 from speech3.language.arpa import write_arpa

@@ -7,10 +7,9 @@ import pytest
 import soundfile
 
 from speech3.corpora.folder import read_folder
-from speech3.corpora.subtitles import read_subtitles
-from speech3.corpora.tiers import Annotation, Tier
+from speech3.corpora.tiers import Annotation, Tier, read_subtitles
 from speech3.errors import DataError, FormatError, MissingError
-from speech3.recipe.aligner_source import read_source
+from speech3.recipe.aligner_files import read_source
 
 SRT = """\ufeff1
 00:00:00,500 --> 00:00:02,000 X1:100 X2:600

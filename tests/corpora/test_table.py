@@ -7,10 +7,11 @@ import pytest
 from fieldwork import recording
 
 from speech3.corpora.anyspeech import prepare
-from speech3.corpora.folder import find_pairs, read_folder
+from speech3.corpora.folder import read_folder
+from speech3.corpora.pairs import find_pairs
 from speech3.data.datadir import read_datadir
 from speech3.errors import DataError
-from speech3.recipe.aligner_source import read_source
+from speech3.recipe.aligner_files import read_source
 
 LJSPEECH = 'LJ001-01|Printing, "in 1455.|Printing, in fourteen\nLJ001-02|"Dr. No|Doctor No\n'
 VITS = "wavs/LJ001-01.wav|4|printing\nwavs/LJ001-02.wav|7|doctor no\n"

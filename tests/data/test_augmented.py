@@ -10,8 +10,7 @@ import soundfile
 
 from speech3.config import AugmentConfig
 from speech3.data import audio
-from speech3.data.augment.augmenter import make_augmenter
-from speech3.data.augment.copies import augment_data
+from speech3.data.augment.augmenter import augment_data, make_augmenter
 from speech3.data.datadir import DataDir, read_datadir
 from speech3.data.validation import validate
 from speech3.errors import DataError, Speech3Error

@@ -9,7 +9,7 @@ import soundfile
 from sounds import RATE_HZ, tone
 
 from speech3.data import audio
-from speech3.data.augment.copies import perturb_speed
+from speech3.data.augment.augmenter import perturb_speed
 from speech3.data.datadir import read_datadir
 from speech3.data.validation import validate
 from speech3.errors import Speech3Error

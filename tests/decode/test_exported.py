@@ -15,7 +15,7 @@ from speech3.decode.apply import transcribe
 from speech3.decode.model_export import Export, export
 from speech3.decode.recognizer import load_recognizer, tune_recognizer
 from speech3.errors import DataError, MismatchError, Speech3Error, TrainingError
-from speech3.models.onnx_runtime import OnnxNetwork
+from speech3.models.onnx import OnnxNetwork
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

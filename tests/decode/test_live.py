@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from whistles import RATE_HZ, SAID, save_gmm, whistled
 
-from speech3.decode import live
-from speech3.decode.live import Lines, Meter, Terminal, transcribe_arriving
+from speech3.decode import transcribing
 from speech3.decode.recognizer import load_recognizer
 from speech3.decode.trained_model import Result, Word
+from speech3.decode.transcribing import Lines, Meter, Terminal, transcribe_arriving
 from speech3.errors import SettingError, Speech3Error
 
 
@@ -100,7 +100,7 @@ def test_another_rate(
 
 
 def test_on_a_terminal_the_line_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live.shutil, "get_terminal_size", lambda: os.terminal_size((12, 24)))
+    monkeypatch.setattr(transcribing.shutil, "get_terminal_size", lambda: os.terminal_size((12, 24)))
     out = io.StringIO()
     display = Terminal(out)
     for text in ("ONE", "ONE", "ONE TWO", "ONE TWO THREE FOUR"):

@@ -21,7 +21,7 @@ from speech3.decode.speaker_passes import (
 from speech3.errors import Speech3Error
 from speech3.hmm.fmllr import identity
 from speech3.hmm.gmm import Gmm
-from speech3.hmm.lda import Projection
+from speech3.hmm.lda_mllt import Projection
 from speech3.hmm.model import Hmm
 from speech3.hmm.sat import Adapted, Estimated, ProjectedGmm
 

@@ -18,7 +18,7 @@ from speech3.decode.recognizer import Recognizer, load_recognizer, tune_passes
 from speech3.decode.speaker_passes import KnownSpeakers, read_speakers
 from speech3.hmm.fmllr import zero_fmllr_stats
 from speech3.hmm.gmm import load_gmm
-from speech3.hmm.lda import Projection
+from speech3.hmm.lda_mllt import Projection
 from speech3.hmm.sat import ADAPTED, MODEL, PRIOR, save_projection
 from speech3.io.ark import ArkReader
 from speech3.io.checkpoint import save_tensors

@@ -41,7 +41,7 @@ def test_the_host_waits_once_and_last(
     max_norm: float, check: bool, changes: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = DnnConfig(layers=2, width=8, left_context=1, right_context=1, **changes)
-    monkeypatch.setattr("speech3.models.linear._chosen", "stock")
+    monkeypatch.setattr("speech3.models.layers._chosen", "stock")
     model, source = build(config, 4, 5, seed=1).train(), OneMinibatch()
     parts = replace(Build()("cpu"), model=model, source=source, loss=cross_entropy, max_norm=max_norm)
     with operations(monkeypatch) as seen:

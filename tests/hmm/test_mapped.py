@@ -3,7 +3,7 @@
 import numpy as np
 
 from speech3 import Aligner
-from speech3.hmm.alignment.mapped import with_nearest_pdfs
+from speech3.hmm.model import with_nearest_pdfs
 from speech3.language.lexicon import Lexicon, Pronunciation, mark_positions
 
 

@@ -8,8 +8,7 @@ import pytest
 from drawn import draw
 
 from speech3.config import HmmConfig
-from speech3.hmm.alignment.boundaries import Refinement
-from speech3.hmm.alignment.boundary_training import _divided, along_boundaries, nearest_frames
+from speech3.hmm.alignment.boundaries import Refinement, _divided, along_boundaries, nearest_frames
 from speech3.hmm.alignment.times import FrameClock
 from speech3.hmm.alignments import Alignment
 from speech3.hmm.model import Hmm

@@ -11,7 +11,7 @@ from speech3.errors import Speech3Error
 from speech3.hmm import sat as adaptation
 from speech3.hmm import train
 from speech3.hmm.fmllr import identity
-from speech3.hmm.lda import Projection
+from speech3.hmm.lda_mllt import Projection
 from speech3.hmm.model import Hmm
 from speech3.hmm.sat import (
     FmllrSettings,
@@ -27,8 +27,7 @@ from speech3.hmm.sat import (
     train_lda,
     train_sat,
 )
-from speech3.hmm.sizes import sized_transformed
-from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
+from speech3.hmm.train import GmmSystem, sized_transformed, train_monophone, train_triphone
 from speech3.hmm.workers import Workers
 from speech3.language.lexicon import Lexicon
 from speech3.runtime import Metrics, read_metrics

@@ -2,7 +2,7 @@
 
 from speech3.config import HmmConfig, MonophoneConfig, TriphoneConfig
 from speech3.hmm.clustering import phone_groups
-from speech3.hmm.sizes import lfmmi_passes, with_sizes
+from speech3.hmm.train import lfmmi_passes, with_sizes
 from speech3.language.lexicon import Lexicon, Pronunciation, mark_positions
 
 OPEN = HmmConfig(

@@ -19,8 +19,19 @@ from speech3.hmm.fmllr import (
     zero_fmllr_stats,
 )
 from speech3.hmm.gmm import Gmm, normalized
-from speech3.hmm.lda import Projection, accumulate_lda, lda, spliced, zero_lda_stats
-from speech3.hmm.mllt import accumulate_mllt, mllt, mllt_objective, packed, unpacked, zero_mllt_stats
+from speech3.hmm.lda_mllt import (
+    Projection,
+    accumulate_lda,
+    accumulate_mllt,
+    lda,
+    mllt,
+    mllt_objective,
+    packed,
+    spliced,
+    unpacked,
+    zero_lda_stats,
+    zero_mllt_stats,
+)
 
 
 def a_gmm(seed: int, dim: int, sizes: tuple[int, ...] = (1, 3, 2, 2)) -> Gmm:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from speech3.models.linear import gemm_library, use_gemm_library
+from speech3.models.layers import gemm_library, use_gemm_library
 
 
 @pytest.fixture(params=["onednn", "stock"])

@@ -133,8 +133,7 @@ def test_removed_is_zero(name: str) -> None:
 def test_the_exported_network_is_smaller_and_equal(name: str, tmp_path: Any) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    from speech3.models.onnx import to_onnx
-    from speech3.models.onnx_runtime import OnnxNetwork
+    from speech3.models.onnx import OnnxNetwork, to_onnx
 
     config, model = _random(MODELS[name])
     _, network = _without_some(config, model)

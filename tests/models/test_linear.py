@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from speech3.models import linear as linear_module
+from speech3.models import layers
 from speech3.models.base import SmoothedCrossEntropy, cross_entropy
-from speech3.models.linear import Linear, gemm_library, linear, use_gemm_library
+from speech3.models.layers import Linear, gemm_library, linear, use_gemm_library
 
 
 def _relative(a, b):
@@ -63,8 +63,8 @@ def test_no_input_gradient_is_computed_for_data(library):
 
 def test_the_choice_is_measured_once(monkeypatch):
     measured = []
-    monkeypatch.setattr(linear_module, "_chosen", None)
-    monkeypatch.setattr(linear_module, "_measure", lambda: measured.append(1) or "stock")
+    monkeypatch.setattr(layers, "_chosen", None)
+    monkeypatch.setattr(layers, "_measure", lambda: measured.append(1) or "stock")
     assert (gemm_library(), gemm_library(), len(measured)) == ("stock", "stock", 1)
 
 
@@ -72,8 +72,8 @@ def test_without_the_private_operator_the_product_is_stock(monkeypatch):
     def missing(*_):
         raise AttributeError("no such operator")
 
-    monkeypatch.setattr(linear_module, "_mm", missing)
-    monkeypatch.setattr(linear_module, "_chosen", None)
+    monkeypatch.setattr(layers, "_mm", missing)
+    monkeypatch.setattr(layers, "_chosen", None)
     assert gemm_library() == "stock"
     use_gemm_library("onednn")
     assert gemm_library() == "stock"

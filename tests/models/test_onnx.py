@@ -13,8 +13,7 @@ from torch import nn
 from speech3.config import ModelConfig
 from speech3.errors import MismatchError, Speech3Error
 from speech3.models import AcousticModel, build, logits
-from speech3.models.onnx import to_onnx
-from speech3.models.onnx_runtime import OnnxNetwork
+from speech3.models.onnx import OnnxNetwork, to_onnx
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from speech3.models.normalised_relu import BatchNorm, rectified
+from speech3.models.layers import BatchNorm, rectified
 
 CASES = ["plain", "norm first", "dropout", "bypass", "dropout and bypass"]
 

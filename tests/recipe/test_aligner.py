@@ -15,12 +15,10 @@ from speech3.data.datadir import DataDir, read_datadir
 from speech3.evaluate.boundaries import compare_boundaries
 from speech3.features.extraction import extract
 from speech3.hmm.alignment.align import align_utterances, usable_transcripts
-from speech3.hmm.alignment.boundaries import DataWaves, Refinement
-from speech3.hmm.alignment.boundary_training import along_boundaries
+from speech3.hmm.alignment.boundaries import DataWaves, Refinement, along_boundaries
 from speech3.hmm.alignment.times import Segment, frame_clock, phone_segments, read_ctm
 from speech3.hmm.clustering import phone_groups
-from speech3.hmm.sizes import with_sizes
-from speech3.hmm.train import train_monophone
+from speech3.hmm.train import train_monophone, with_sizes
 from speech3.hmm.workers import Workers
 from speech3.io.ark import ArkReader
 from speech3.language.lexicon import SILENCE, read_lexicon

@@ -8,7 +8,7 @@ import pytest
 import soundfile
 
 from speech3.frames.packed import open_packed
-from speech3.hmm.kaldi.transforms import read_spk2utt, read_transforms
+from speech3.hmm.kaldi.convert import read_spk2utt, read_transforms
 from speech3.hmm.sat import load_adapted, load_projection
 from speech3.io.ark import ArkReader
 from speech3.io.checkpoint import read_about

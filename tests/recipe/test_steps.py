@@ -11,8 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from speech3.errors import OccupiedError, Speech3Error
-from speech3.recipe.inputs import content_of
-from speech3.recipe.steps import Step, describe_plan, make_plan, run_plan
+from speech3.recipe.steps import Step, content_of, describe_plan, make_plan, run_plan
 
 
 class Kitchen:

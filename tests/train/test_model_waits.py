@@ -54,7 +54,7 @@ def parts_of(corpus: Path, model: str, **training: Any) -> WorkerParts:
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own operations, not what is compiled for CPUs."""
-    monkeypatch.setattr("speech3.models.linear._chosen", "stock")
+    monkeypatch.setattr("speech3.models.layers._chosen", "stock")
     monkeypatch.setattr("speech3.models.clipped._fast_steps", lambda x: None)
 
 

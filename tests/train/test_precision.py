@@ -20,7 +20,7 @@ from speech3.engine.trainer import check_workers
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.io.checkpoint import load_tensors
-from speech3.models.linear import gemm_library, use_gemm_library
+from speech3.models.layers import gemm_library, use_gemm_library
 from speech3.runtime import read_metrics
 from speech3.train import train
 from speech3.train.checks import with_precision
@@ -43,7 +43,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["onednn", "stock"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of products in float32."""
-    monkeypatch.setattr("speech3.models.linear._chosen", None)
+    monkeypatch.setattr("speech3.models.layers._chosen", None)
     use_gemm_library(request.param)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.data import audio
-from speech3.data.augment.copies import original_value
+from speech3.data.augment.augmenter import original_value
 from speech3.data.augment.noises import Sound, babble, colored_noise, hum, read_sound, read_whole, utterance_sounds
 from speech3.data.datadir import NOISE, OTHER_SPEECH, DataDir, Utterance, write_datadir
 from speech3.errors import DataError, Speech3Error

@@ -1,0 +1,278 @@
+"""Recordings and their transcripts in a folder as linguists keep it: which file has the words of which recording.
+
+A transcript is a ``.txt`` or ``.lab`` (what is said in the whole recording, or a label track), a Praat ``.TextGrid``,
+an ELAN ``.eaf`` or subtitles (``.srt``, ``.vtt``). It is beside its recording, or anywhere in the folder if its name is
+unique. Recordings without one have the words that a table gives them (`speech3.corpora.table`). ``lang/`` and hidden
+files are not read.
+"""
+
+import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import soundfile
+
+from speech3.corpora.table import TABLES, Row, may_be_table, rows_of
+from speech3.corpora.tiers import (
+    Tier,
+    is_labels,
+    read_elan,
+    read_labels,
+    read_subtitles,
+    read_textgrid,
+)
+from speech3.data import (
+    Fault,
+    files_below,
+    is_sync_conflict,
+)
+from speech3.errors import DataError, Speech3Error, listed
+from speech3.runtime import read_utf8
+
+TEXTS = (".txt", ".lab")  # what is said, mostly without times; .lab is what the Montreal Forced Aligner reads
+# Transcripts with times, and their readers.
+TIERED: dict[str, Callable[[Path], list[Tier]]] = {
+    ".eaf": read_elan,
+    ".textgrid": read_textgrid,
+    ".srt": read_subtitles,
+    ".vtt": read_subtitles,
+}
+TRANSCRIPTS = (*TIERED, *TEXTS)  # preferred first
+AUDIO = tuple(f".{name.lower()}" for name in soundfile.available_formats() if name != "RAW")
+AUDIO += (".aif", ".aifc", ".oga", ".opus", ".sph")
+_LOSSY = (".mp3", ".ogg", ".oga", ".opus")
+_NOT_READ = (".m4a", ".mp4", ".aac", ".wma", ".amr", ".mov", ".avi", ".mts")
+_SHOWN = 3
+_TABLES = {*TABLES, ".xlsx", ".ods"}  # what else people keep transcripts in
+_NO_TRANSCRIPT = "put one of its name beside it (.eaf, .TextGrid, .srt, .txt or .lab)"
+_TO_READ_IT = "call its columns `path` and `text`, or write the texts into such files"
+_LANGUAGE = re.compile(r"\.[A-Za-z]{2,3}(?:-[A-Za-z0-9]{2,8})*")  # .en, .zh-Hans
+
+
+@dataclass(frozen=True)
+class Item:
+    """A recording, its transcript (a table if `row` is its row there), and its key in the data directory."""
+
+    key: str
+    audio: Path
+    transcript: Path
+    row: Row | None = None
+
+
+def tier_reader(item: Item) -> Callable[[Path], list[Tier]] | None:
+    """The reader of the recording's transcript if that has times; None if it has none, or cannot be read."""
+    suffix = item.transcript.suffix.lower()
+    if item.row or suffix not in TEXTS:
+        return None if item.row else TIERED.get(suffix)
+    try:
+        return read_labels if is_labels(read_utf8(item.transcript)) else None
+    except Speech3Error:
+        return None
+
+
+def has_recordings(source: Path) -> bool:
+    return bool(recordings_in(source))
+
+
+def recordings_in(source: Path) -> list[Path]:
+    """The recordings in the folder and in folders in it, sorted; none of ``lang/`` and hidden folders.
+
+    Those whose name is not UTF-8 are left out: neither libsndfile nor a file of the data directory can name them.
+    """
+    return [path for path in _files(source) if path.suffix.lower() in AUDIO and _is_utf8(path)]
+
+
+def stem(path: Path) -> str:
+    """The name without its suffix, composed (NFC): macOS decomposes names."""
+    return unicodedata.normalize("NFC", path.stem)
+
+
+def _recording_of(transcript: Path, recorded: Container[str]) -> str:
+    """The name of the recording that a transcript belongs to: ``a.wav`` has ``a.txt`` or ``a.wav.txt``.
+
+    `recorded`: the names of the recordings, folded; ``a.mp3.txt`` belongs to ``a.mp3.wav`` if that is one. Names of
+    subtitles may end in a language: ``a.en.vtt``.
+    """
+    name = stem(transcript)
+    subtitles = TIERED.get(transcript.suffix.lower()) is read_subtitles and _LANGUAGE.fullmatch(Path(name).suffix)
+    whole = name.casefold() in recorded or not (subtitles or Path(name).suffix.lower() in AUDIO)
+    return name if whole else Path(name).stem
+
+
+def find_pairs(
+    source: Path, apart: Path | None = None, *, only: Path | None = None, above: Path | None = None
+) -> tuple[list[Item], list[Fault]]:
+    """Find the recordings with a transcript, and what cannot be used.
+
+    Of several recordings that have the same name, those of a lossless format are preferred. Tables are read if some
+    recording has no transcript of its own.
+
+    Parameters
+    ----------
+    apart
+        A folder in `source` that is not searched, such as that of earlier results.
+    only
+        The only recording to find, and to name in what cannot be used.
+    above
+        A folder around `source` whose tables may name recordings in it.
+    """
+    # Recordings, transcripts, and the transcripts by place and by name.
+    everything = _files(source, apart)
+    files = [path for path in everything if _is_utf8(path)]
+    audio = [path for path in files if path.suffix.lower() in AUDIO]
+    audio.sort(key=lambda path: path.suffix.lower() in _LOSSY)
+    texts = [path for path in files if path.suffix.lower() in TRANSCRIPTS]
+    texts.sort(key=lambda path: TRANSCRIPTS.index(path.suffix.lower()))
+    beside: dict[tuple[Path, str], Path] = {}
+    anywhere: dict[str, list[Path]] = {}
+    alone = Counter(stem(path).casefold() for path in audio)
+    for path in texts:
+        name = _recording_of(path, alone)
+        beside.setdefault((path.parent, name), path)
+        anywhere.setdefault(name.casefold(), []).append(path)
+    # The transcript of each recording: beside it, or else the only one of its name, in another folder or another case.
+    own: dict[Path, Path] = {}
+    for path in audio:
+        available = _available(path, anywhere)
+        if (path.parent, stem(path)) in beside:
+            own[path] = beside[path.parent, stem(path)]
+        elif alone[stem(path).casefold()] == 1 and len(available) == 1:
+            own[path] = available[0]
+    # What tables say of the others; a recording's own transcript is never read as a table.
+    wanted = {path.with_suffix("") for path in ([only] if only else audio) if path not in own}
+    around = _files_in(above) if above else []
+    tables = [path for path in (*files, *around) if may_be_table(path)]
+    tables = [
+        path
+        for path in (tables if wanted else ())
+        if path.suffix.lower() not in TRANSCRIPTS or _recording_of(path, alone).casefold() not in alone
+    ]
+    rows, two_texts, unread = rows_of(tables, audio, wanted, source, AUDIO)
+    listing = {*(row.table.path for row in rows.values()), *(Path(fault.where) for fault in unread)}
+    faults = [*unread, *(_misnamed(path) for path in everything if not _is_utf8(path))]
+    others = {
+        (path.parent, stem(path)): path.name for path in files if path.suffix.lower() not in (*AUDIO, *TRANSCRIPTS)
+    }
+    items: dict[str, Item] = {}
+    for path in audio:
+        row, available = None if path in own else rows.get(path.with_suffix("")), _available(path, anywhere)
+        transcript = row.table.path if row else own.get(path)
+        key = "_".join("_".join((*path.relative_to(source).parts[:-1], stem(path))).split())
+        if transcript and key not in items:
+            items[key] = Item(key, path, transcript, row)
+        elif transcript:
+            problem, remedy = f"has the same name as {items[key].audio.name}", "rename or remove one of them"
+            faults.append(Fault("second recording", str(path), "", problem, remedy))
+        elif available:
+            count = alone[stem(path).casefold()]
+            problem = f"{count} recordings and {len(available)} transcripts in other places have this name"
+            faults.append(Fault("unclear transcript", str(path), "", problem, "keep one, or put both side by side"))
+        elif tables_of := two_texts.get(path.with_suffix("")):
+            problem = f"has two different texts in {tables_of}"
+            faults.append(Fault("unclear transcript", str(path), "", problem, "keep the right one"))
+        else:
+            remedy = "add one with the recording's name (.eaf, .TextGrid, .srt, .txt or .lab)"
+            unread_file = others.get((path.parent, stem(path)))
+            problem = f"has no transcript{f' ({unread_file} is not read as one)' if unread_file else ''}"
+            faults.append(Fault("no transcript", str(path), "", problem, remedy))
+    if only:
+        faults = [fault for fault in faults if fault.where == str(only)]
+        chosen = [item for item in items.values() if item.audio == only]
+        if not chosen:
+            raise DataError(f"{only}: {faults[0].problem if faults else 'has no transcript'}; {_NO_TRANSCRIPT}")
+        return chosen, faults
+    faults += [_conflicted_copy(path) for path in _conflicts(source) if not (apart and apart in path.parents)]
+    texts = [path for path in texts if path not in listing]
+    faults += _unused(files, texts, {item.transcript for item in items.values()}, alone.keys())
+    if not items:
+        maybe = [os.path.relpath(path, source) for path in (*files, *around) if path.suffix.lower() in _TABLES]
+        raise DataError(f"{source}: {_why_none(audio, texts, faults, maybe)}")
+    return list(items.values()), faults
+
+
+def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fault], tables: Sequence[str]) -> str:
+    if unclear := [fault for fault in faults if fault.kind in ("unclear transcript", "unreadable table")]:
+        return f"no recording has a transcript of its own, for instance: {unclear[0]}"
+    example = f", such as {audio[0].stem}.TextGrid beside {audio[0].name}" if audio else ""
+    return (
+        f"recordings: {len(audio)}, transcripts: {len(texts)}, but no names match; each recording needs a"
+        f" transcript (.eaf, .TextGrid, .srt, .txt or .lab) of its name{example}"
+        + next((f"; {Path(f.where).name} {f.problem}" for f in faults if f.problem.endswith(")")), "")
+        + (f"; no words of recordings were found in {listed(tables, _SHOWN)}: {_TO_READ_IT}" if tables else "")
+    )
+
+
+def _available(audio: Path, anywhere: Mapping[str, Sequence[Path]]) -> list[Path]:
+    """The transcripts of the preferred kind that have the recording's name, in any folder and any case."""
+    named = anywhere.get(stem(audio).casefold(), [])
+    return [text for text in named if text.suffix == named[0].suffix]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith(".")]
+
+
+def _files(source: Path, apart: Path | None = None) -> list[Path]:
+    lang = source / "lang"
+    paths = (path for path in sorted(files_below(source)) if not {lang, apart} & {*path.parents})
+    return [path for path in paths if not any(part.startswith(".") for part in path.relative_to(source).parts)]
+
+
+def _conflicts(source: Path) -> list[Path]:
+    """Copies that synchronisation made of recordings and transcripts; their originals are used."""
+    paths = (path for path in files_below(source, conflicts=True) if is_sync_conflict(path))
+    return [path for path in paths if path.suffix.lower() in (*AUDIO, *TRANSCRIPTS) and _is_utf8(path)]
+
+
+def _conflicted_copy(path: Path) -> Fault:
+    problem = "is a copy that synchronisation made of another file"
+    remedy = "keep the right one of both, by its own name"
+    return Fault("conflicted copy", str(path), "", problem, remedy)
+
+
+def _is_utf8(path: Path) -> bool:
+    """Python represents bytes of a name that are not UTF-8 by surrogates, which cannot be encoded again.
+
+    A name with a line break is no better: it would take two lines of a list.
+    """
+    if "\n" in str(path) or "\r" in str(path):
+        return False
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _misnamed(path: Path) -> Fault:
+    where = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return Fault("name", where, "", "its name is not UTF-8, or has a line break", "rename it (convmv converts many)")
+
+
+def _unused(files: Sequence[Path], texts: Iterable[Path], used: set[Path], recorded: Container[str]) -> list[Fault]:
+    faults: list[Fault] = []
+
+    def skip(kind: str, path: Path, problem: str, remedy: str) -> None:
+        faults.append(Fault(kind, str(path), "", problem, remedy))
+
+    taken = {(path.parent, _recording_of(path, recorded)) for path in used}
+    for path in files:
+        if path.suffix.lower() in _NOT_READ:
+            skip("format not read", path, "is not read", "convert it, for instance: ffmpeg -i IN -ac 1 OUT.wav")
+    for path in texts:
+        if path in used:
+            continue
+        name = _recording_of(path, recorded)
+        if (path.parent, name) in taken:
+            problem = f"is not used: of several, the first of {', '.join(TRANSCRIPTS)} is"
+            skip("second transcript", path, problem, "remove the one that is wrong")
+        elif name.casefold() in recorded:
+            problem = "is not beside the recording of its name, and it is not clear that it belongs to it"
+            skip("unclear recording", path, problem, "put both side by side")
+        else:
+            skip("no recording", path, "has no recording", "name it like the recording, in the same folder")
+    return faults
