@@ -6,6 +6,7 @@ import keyword
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from inspect import Parameter, signature  # not the module: this package has one of that name
 from pathlib import Path
@@ -37,6 +38,8 @@ _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Inspect": {"inspect": ("doctor", "inspect", "model-info", "watch", "compare")},
 }
 
+_REPEAT_S = 0.05  # after which a lost Ctrl-C is raised again
+_lost_interrupt = threading.Event()
 # Verbs that read data directories, whose wav.scp may have commands.
 _READ_DATA = {*_GROUPS["Data"]["data"], "recipe", "pack", "pretrain", "decode", "align", "tune", "forward", "inspect"}
 
@@ -135,6 +138,7 @@ def main() -> None:
         check_platform()
         allow_open_files()
         signal.signal(signal.SIGTERM, _terminated)
+        sys.unraisablehook = _unraisable
         _register()
         app()
     except Speech3Error as error:
@@ -147,6 +151,9 @@ def main() -> None:
         print(f"error: {found}: is a file; expected a directory", file=sys.stderr)
         sys.exit(1)
     except (OSError, RuntimeError, MemoryError) as error:
+        if _lost_interrupt.is_set():  # numba fails where its callback was interrupted
+            _interrupted()
+            sys.exit(INTERRUPTED)
         if found := explained_limit(error):
             print(f"error: {found}", file=sys.stderr)
             sys.exit(1)
@@ -193,6 +200,17 @@ def _terminated(number: int, frame: FrameType | None) -> None:
     if not callable(handler):
         raise KeyboardInterrupt
     handler(number, frame)
+
+
+def _unraisable(unraisable: Any) -> None:
+    """Raise Ctrl-C again where it was lost: in a callback from C, as those of numba's compiler, nobody can catch it."""
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
+        return
+    _lost_interrupt.set()
+    again = threading.Timer(_REPEAT_S, os.kill, (os.getpid(), signal.SIGTERM))  # SIGINT may be ignored
+    again.daemon = True
+    again.start()
 
 
 def _interrupted() -> None:

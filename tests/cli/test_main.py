@@ -54,6 +54,7 @@ def test_defects_keep_their_traceback(monkeypatch: pytest.MonkeyPatch, error: Ex
 
     monkeypatch.setattr(cli, "app", verb)
     monkeypatch.setattr(cli, "_register", lambda: None)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     with pytest.raises(type(error)):
         cli.main()
 
@@ -95,3 +96,20 @@ def test_verbs_of_texts_do_not_wait_for_pytorch(tmp_path: Path, verb: list[str])
     )
     ended = subprocess.run([sys.executable, "-c", program, *verb], cwd=tmp_path, capture_output=True, text=True)
     assert ended.stderr.splitlines()[-1] == "False" and ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("end", ["time.sleep(30)", "raise RuntimeError('no compiled object yet')"])
+def test_interrupt_is_not_lost_in_a_callback_from_c(end: str) -> None:
+    program = f"""
+import ctypes, os, signal, time
+import speech3.cli as cli
+called = ctypes.CFUNCTYPE(None)(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.1)))
+def app():
+    called()
+    {end}
+cli.app, cli._register = app, lambda: None
+cli.main()
+"""
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert process.returncode == 130
+    assert process.stderr == "interrupted; finished work is kept: run the same command again to resume\n"
