@@ -302,9 +302,14 @@ def _add_tiers(
         for annotation in tier.annotations:
             if kept := _usable(found, item, annotation, header.duration_s):
                 spoken.append((found.speaker(speaker or otherwise), kept))
-    spoken.sort(key=lambda pair: (pair[1].start_s, pair[1].end_s))
+    spoken = sorted(dict.fromkeys(spoken), key=lambda pair: (pair[1].start_s, pair[1].end_s))
     shared_s = _overlaps([annotation for _, annotation in spoken])
+    of_span = Counter((speaker, annotation.start_s, annotation.end_s) for speaker, annotation in spoken)
     for (speaker, annotation), overlap_s in zip(spoken, shared_s, strict=True):
+        if of_span[speaker, annotation.start_s, annotation.end_s] > 1:
+            problem, remedy = "is not the only text of its speaker and times", "keep the right one"
+            found.skip("two texts", item.transcript, problem, remedy, _place(annotation))
+            continue
         if overlap_s > _MOST_OVERLAP * (annotation.end_s - annotation.start_s):
             problem = f"{overlap_s:.2f} of its {annotation.end_s - annotation.start_s:.2f} s overlap another one"
             found.skip("overlap", item.transcript, problem, "simultaneous speech is not used", _place(annotation))

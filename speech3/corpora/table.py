@@ -28,6 +28,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from speech3.corpora.tiers import Annotation, Tier, clock_s
@@ -39,19 +40,33 @@ TABLES = (".csv", ".tsv", ".psv", ".json", ".jsonl", ".ndjson")
 _PLAIN = (".txt", ".trans", ".lst", ".list", ".data", ".done", ".prompts", ".transcription")
 _NAMES = {"text", "prompts", "transcript", "transcripts", "transcriptions"}  # of files without a suffix
 _MARKS = {"|": "|", "\t": "tabs", ";": ";", ",": ","}
-# Headings, preferred first; `_key` removes capitals and marks.
+_EXCEL = re.compile(r'\A"?sep=.?"?[^\S\n]*\n')  # a first line that tells Excel the separator
+# Headings, preferred first; `_key` removes capitals, accents and marks.
 _WORDS = (
     *("normalizedtext", "normalizedtranscription", "normalizedtranscript", "normalizedsentence", "normtext"),
     *("text", "sentence", "transcription", "transcript", "transcriptiontext", "utterance", "words", "prompt"),
     *("orthographic", "orthography", "rawtext", "rawtranscription"),
+    *("satz", "transkript", "transkription", "texte", "phrase", "texto", "frase", "transcripcion", "transcricao"),
+    *("testo", "trascrizione", "текст", "предложение", "文本", "句子"),
 )
-_VOICES = ("speaker", "speakerid", "speakername", "spk", "spkid", "clientid", "voice", "userid", "reader")
-_STARTS = ("start", "starts", "starttime", "begin", "begins", "begintime", "onset", "offset", "tmin", "xmin", "from")
-_ENDS = ("end", "ends", "endtime", "stop", "stoptime", "finish", "tmax", "xmax", "to")
-_NOT_ONLY_TIMES = ("from", "to", "stop", "finish")  # headings that may mean something else
-_LENGTHS = ("duration", "dur")
+_VOICES = (
+    *("speaker", "speakerid", "speakername", "spk", "spkid", "clientid", "voice", "userid", "reader", "participant"),
+    *("participantid", "informant", "consultant", "sprecher", "sprecherin", "locuteur", "locutrice", "locutor"),
+    *("hablante", "falante", "parlante", "spreker", "говорящии", "диктор", "说话人"),
+)
+_STARTS = (
+    *("start", "starts", "starttime", "begin", "begins", "begintime", "onset", "offset", "tmin", "xmin", "from"),
+    *("anfang", "beginn", "debut", "inicio", "inizio", "начало", "开始"),
+)
+_ENDS = (
+    *("end", "ends", "endtime", "stop", "stoptime", "finish", "tmax", "xmax", "to"),
+    *("ende", "fin", "fim", "fine", "конец", "结束"),
+)
+_NOT_ONLY_TIMES = ("from", "to", "stop", "finish", "fine")  # headings that may mean something else
+_LENGTHS = ("duration", "dur", "dauer", "duree", "duracion", "duracao", "durata")
 _UNIT = re.compile(
-    r"(?P<name>.+?)(?:[\W_]+(?P<s>s|secs?|seconds?)|[\W_]*(?P<ms>ms|msecs?|millis|milliseconds?))?[\W_]*"
+    r"(?P<name>.+?)(?:[\W_]+(?P<s>s|secs?|seconds?|(?:hh:mm:)?ss(?:\.m+s(?:ec)?)?)"
+    r"|[\W_]*(?P<ms>ms|msecs?|millis|milliseconds?)|[\W_]+(?P<other>samples?|frames?|min|minutes?|us|ns))?[\W_]*"
 )
 _CLOCK = re.compile(r"(?:\d+:)?\d{1,2}:\d{1,2}(?:[.,]\d+)?")
 _FRACTION = re.compile(r":|[.,]\d*[1-9]")  # in a time that can only be in seconds
@@ -269,7 +284,7 @@ def _found(path: Path, grid: _Grid, where: int, places: _Places) -> tuple[list[t
         words = _guessed_words(path, grid, columns, [where, *voice])
     if words is None:
         return None
-    times, spans_s = _times(path, grid, columns, where)
+    times, spans_s = _times(path, grid, columns, where, words)
     uses = {where: "recordings", words: "words", **dict.fromkeys(voice, "speakers"), **dict.fromkeys(times, "times")}
     table = Table(path, ", ".join(f"{what} in {_called(grid, place)}" for place, what in uses.items()), guessed)
     rows = [Row(table, row[words], "".join(row[place] for place in voice)) for row in grid.rows]
@@ -304,23 +319,31 @@ def _spoken(row: Row) -> list[tuple[str, Annotation]]:
 
 
 def _times(
-    path: Path, grid: _Grid, columns: Sequence[Sequence[str]], where: int
+    path: Path, grid: _Grid, columns: Sequence[Sequence[str]], where: int, words: int
 ) -> tuple[list[int], list[tuple[float, float]]]:
     """The columns of times, and the span of each row in seconds, NaN where it has none; empty for whole recordings.
 
     Raises
     ------
     FormatError
-        Parts have no ends, a column of times cannot be read, or nothing says in what unit they are.
+        Parts have no ends, a column of times cannot be read, nothing says in what unit they are, or no heading says
+        which columns they are.
     """
+    if not grid.heading and (pair := _like_times(columns, (where, words))):
+        raise FormatError(
+            f"{path}: columns {pair[0] + 1} and {pair[1] + 1} may be the starts and ends of parts; add a heading with"
+            " the columns `path`, `start`, `end` and `text`"
+        )
     found = dict[str, int]()
     for place, name in enumerate(grid.heading):
-        called = _unit(name)[0]
+        called, unit = _unit(name)
         readable = any(math.isfinite(_seconds(value)) for value in columns[place])
         if not readable and called in {*_STARTS, *_ENDS}.difference(_NOT_ONLY_TIMES) and any(columns[place]):
             raise FormatError(
                 f"{path}: {_called(grid, place)} cannot be read as times; write seconds, such as 1.5, or 0:01.5"
             )
+        if readable and called in {*_STARTS, *_ENDS} and unit not in ("", "s", "ms"):
+            raise FormatError(f"{path}: {_called(grid, place)} has times in {unit}; write seconds or milliseconds")
         if place != where and readable:
             found.setdefault(called, place)
     start = next((found[name] for name in _STARTS if name in found), None)
@@ -352,12 +375,22 @@ def _times(
     return used, [(begin, begin + long if math.isnan(last) else last) for begin, last, long in times]
 
 
+def _like_times(columns: Sequence[Sequence[str]], taken: Sequence[int]) -> tuple[int, int] | None:
+    """Two columns side by side of numbers, both with fractions, of which the second is larger in each row."""
+    for pair in pairwise(range(len(columns))):
+        values = [tuple(map(_seconds, row)) for row in zip(*(columns[place] for place in pair), strict=True)]
+        fractions = all(any(re.search("[.,:]", value) for value in columns[place]) for place in pair)
+        if fractions and not set(pair) & set(taken) and all(0 <= begin < end for begin, end in values):
+            return pair
+    return None
+
+
 def _unit(heading: str) -> tuple[str, str]:
-    """What a heading names, and the unit in it: ``s``, ``ms`` or nothing."""
+    """What a heading names, and the unit in it: ``s``, ``ms``, nothing, or one that is not read, such as samples."""
     match = _UNIT.fullmatch(heading.strip().lower())
     if match is None:
         return _key(heading), ""
-    return _key(match["name"]), "ms" if match["ms"] else "s" if match["s"] else ""
+    return _key(match["name"]), "ms" if match["ms"] else "s" if match["s"] else match["other"] or ""
 
 
 def _seconds(value: str) -> float:
@@ -431,7 +464,8 @@ def _called(grid: _Grid, place: int) -> str:
 
 
 def _key(name: str) -> str:
-    return re.sub(r"[\W_]", "", name.lower()).replace("normalis", "normaliz")
+    plain = unicodedata.normalize("NFKD", name.lower())
+    return re.sub(r"[\W_]", "", plain).replace("normalis", "normaliz")
 
 
 def _is_text(value: str) -> bool:
@@ -440,6 +474,7 @@ def _is_text(value: str) -> bool:
 
 def _grids(path: Path, text: str, places: _Places) -> Iterable[_Grid]:
     """The table in a file as each format in which it can be read."""
+    text = _EXCEL.sub("\n", text)
     lines = [line for line in text.split("\n") if line.strip()]
     if not lines:
         return

@@ -79,6 +79,22 @@ def test_align_reads_a_table_and_its_speakers(root: Path) -> None:
     assert (one.speaker, one.text) == ("bo", "doctor no")
 
 
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "sep=;\nfile;speaker;text",
+        "Datei;Sprecher;Satz",
+        "Fichier;Locuteur;Texte",
+        "文件;说话人;文本",
+        "Файл;Говорящий;Текст",
+    ],
+)
+def test_headings_of_spreadsheets_in_other_languages(root: Path, heading: str) -> None:
+    (root / "m.csv").write_text(f"{heading}\nLJ001-01;anna;printing really\nLJ001-02;bo;doctor no\n")
+    data, _ = read_folder(root)
+    assert [(u.speaker, u.text) for u in data.utterances.values()] == [("anna", "printing really"), ("bo", "doctor no")]
+
+
 def test_a_transcript_beside_the_recording_is_preferred(root: Path) -> None:
     (root / "metadata.csv").write_text(HUGGING_FACE)
     (root / "wavs" / "LJ001-01.txt").write_text("pressing")
@@ -242,7 +258,7 @@ def test_a_table_beside_the_splits_names_their_recordings(tmp_path: Path) -> Non
         ("m.csv", "LJ001-01,yes sir, I am here\nLJ001-02,no sir, I am not\n", "heading"),
         ("m.csv", "LJ001-01,one two,three\nLJ001-02,four five\n", "heading"),
         ("m.csv", "LJ001-01.wav|one two|Anna Smith\nLJ001-02.wav|four five|Bo Jones\n", "column 2 or column 3"),
-        ("m.csv", "path,satz\nLJ001-01,one two\nLJ001-02,three four\n", "column satz"),
+        ("m.csv", "path,inhalt\nLJ001-01,one two\nLJ001-02,three four\n", "column inhalt"),
         ("durations.csv", "path,duration\nLJ001-01,0.3\n", "durations.csv"),
     ],
 )
@@ -311,6 +327,15 @@ def test_parts_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert [fault.kind for fault in faults] == ["no times", "no length", "outside", "empty"]
 
 
+def test_two_texts_of_one_span_are_named(tmp_path: Path) -> None:
+    recording(tmp_path / "a.wav", 2.0)
+    rows = ("0.0,0.9,ann,oh", "0.0,0.9,ann,one", "1.0,1.9,ann,two", "1.0,1.9,ann,two")
+    (tmp_path / "a.csv").write_text("path,start,end,speaker,text\n" + "".join(f"a.wav,{row}\n" for row in rows))
+    data, faults = read_folder(tmp_path)
+    assert [u.text for u in data.utterances.values()] == ["two"]
+    assert [fault.kind for fault in faults] == ["two texts", "two texts"]
+
+
 def parts_in(folder: Path, **tables: str) -> list[tuple[str | None, float, float | None]]:
     recording(folder / "a.wav", 10.0)
     for name, content in tables.items():
@@ -332,6 +357,9 @@ def parts_in(folder: Path, **tables: str) -> list[tuple[str | None, float, float
         ("path,start,end,duration,text\na,1.0,,2.5,oh\na,4.0,5.5,,one\n", [(1.0, 3.5), (4.0, 5.5)]),
         ("path,start,end,text\na,1.0,3.5,oh\na,1.0,3.5,oh\n", [(1.0, 3.5)]),
         ("path,offset,duration,text\na,0.0,10.0,oh\n", [(0.0, None)]),
+        ("path;Début;Durée;texte\na;1,0;2,5;oh\n", [(1.0, 3.5)]),
+        ("path;Begin Time - hh:mm:ss.ms;End Time - ss.msec;text\na;00:00:01.000;3.5;oh\n", [(1.0, 3.5)]),
+        ("a,1,3.5,oh no\n", [(0.0, None)]),
     ],
 )
 def test_columns_of_times_are_known_by_their_headings(
@@ -346,10 +374,13 @@ def test_columns_of_times_are_known_by_their_headings(
         "path,starts,ends,text\na,1000,3500,oh\n",
         "path,start,end,text\na,1000.0,3500.0,oh\n",
         "path,start,end,text\na,1500,a while,oh\n",
+        "path,start_sample,end_sample,text\na,1500,8000,oh\n",
+        "a,1.0,3.5,oh no\n",
+        "a;anna;1,0;3,5;oh no\n",
     ],
 )
 def test_times_without_a_unit_and_other_values_are_refused(tmp_path: Path, content: str) -> None:
-    with pytest.raises(DataError, match=r"table\.csv.*(start_s|column end)"):
+    with pytest.raises(DataError, match=r"table\.csv.*(start_s|column end|column start_sample|columns . and . may)"):
         parts_in(tmp_path, table=content)
 
 
