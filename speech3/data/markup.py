@@ -37,6 +37,8 @@ _EVENTS = re.compile(
     r"|crying|throat|noise|music|applause|clapping|pause|long pause|silence|beep|click|overlap|unclear|language|musique"
     r"|lachen|husten|musik|música|музыка|шум)(?:\W+\d*)?"
 )
+_NUMBERED = re.compile(r"^[ \t]*(\d{1,4})[.)][ \t]+(?=\S)", re.MULTILINE)
+_SIGN = re.compile(r"(?<!\S)[%&@§](?!\S)|(?<=\d)[%‰]")  # punctuation in Unicode, but said as a word
 _BORDERS = "\n.,;:!?…—–()[]<>।。、，！？؟،"  # of sentences and their parts
 _EMOJI = "\u2600-\u266c\u2670-\u2767\u2794-\u27bf\U0001f000-\U0001f0ff\U0001f1e6-\U0001faff"  # and notes; not ♭ ♮ ♯ ❶
 _EMOJI_WORD = re.compile(f"[{_EMOJI}][{_EMOJI}\u200d\ufe0e\ufe0f]*")
@@ -62,9 +64,13 @@ def without_markup(text: str, graphemes: Sequence[str] = ()) -> tuple[str, list[
     letters = set("".join(graphemes))
     if letters.isdisjoint("<>&"):
         text = _without_tags(text, remarks)
+    text = _without_numbers(text, remarks)
     if letters.isdisjoint(":"):
         text = _without_speakers(text, remarks)
     text = _with_noises(text, letters, remarks)
+    if letters.isdisjoint("%&@§‰") and (sign := _SIGN.search(text)):
+        handling = "it is left out; write it as a word if it is said"
+        remarks.append(Remark("sign or word", f"has {sign[0]}", handling))
     emoji = [word for word in text.split() if _EMOJI_WORD.fullmatch(word) and letters.isdisjoint(word)]
     if emoji:
         remarks.append(Remark("emoji or symbol", f"has {emoji[0]}, which nobody says", "it is left out"))
@@ -104,6 +110,16 @@ def _without_tags(text: str, remarks: list[Remark]) -> str:
     if single:
         remarks.append(Remark("tag or noise", f"has {single[0]}, which is not closed", "it counts as a noise"))
     return text
+
+
+def _without_numbers(text: str, remarks: list[Remark]) -> str:
+    """The text without the numbers of its lines, if all lines have one and they count up."""
+    numbers = [int(number) for number in _NUMBERED.findall(text)]
+    lines = sum(bool(line.strip()) for line in text.splitlines())
+    if len(numbers) < max(lines, 2) or numbers != list(range(numbers[0], numbers[0] + lines)):
+        return text
+    remarks.append(Remark("number in text", f"has {numbers[0]} before its first line", "numbers of lines are left out"))
+    return _NUMBERED.sub("", text)
 
 
 def _without_speakers(text: str, remarks: list[Remark]) -> str:

@@ -14,7 +14,7 @@ from speech3.data.markup import without_markup
         ("<b>hello</b> world", "hello world", ["HTML in text"]),
         ('<i>un<u>believ</u>able</i><br/>yes <font color="#fff">no', "unbelievable yes no", ["HTML in text"]),
         ("<v Anna>hello <00:01.500><c.loud>there</c>", "hello there", ["HTML in text"]),
-        ("Tom &amp; Ann&#39;s&nbsp;dog", "tom ann's dog", ["HTML in text"]),
+        ("Tom &amp; Ann&#39;s&nbsp;dog", "tom ann's dog", ["HTML in text", "sign or word"]),
         ("<foreign>ciao</foreign> bella", "ciao bella", ["HTML in text"]),
         ("<b> hello <noise> [breath] <unk>", "<b> hello <noise> [breath] <unk>", ["tag or noise"]),
         ("<s> hello </s>", "<s> hello </s>", []),  # symbols, which the readers name
@@ -34,6 +34,10 @@ from speech3.data.markup import without_markup
         ("<p>hello<br>there</p>", "hello there", ["HTML in text"]),
         ("<a href='x'>hello", "hello", ["HTML in text"]),
         ("plain words, it's <noise>", "plain words it's <noise>", []),
+        ("1. Yes.\n2. No, no.\n", "yes no no", ["number in text"]),
+        (" 9) yes\n\n10) no", "yes no", ["number in text"]),
+        ("black & white", "black white", ["sign or word"]),
+        ("a rise of 5%.", "a rise of 5", ["sign or word"]),
     ],
 )
 def test_markup_is_no_word(text: str, words: str, kinds: Sequence[str]) -> None:
@@ -58,6 +62,7 @@ def test_markup_is_no_word(text: str, words: str, kinds: Sequence[str]) -> None:
         *[("he (laughs) at it", ["word or noise"]), ("wind-(noise)-level", ["word or noise"])],
         *[("№ 5", []), ("20 ℃", []), ("5 ㎏", []), ("⠓⠑⠇⠇⠕", []), ("B ♭ and C ♯", []), ("❶ one", [])],
         *[("<p> hello <br>", ["tag or noise"]), ("<a> hello", ["tag or noise"])],
+        *[("1. May", []), ("1. yes\n3. no", []), ("1. yes\nno", []), ("1\n2\n3", []), ("1.5 is\n2.5", [])],
     ],
 )
 def test_what_may_be_said_stays(text: str, kinds: Sequence[str]) -> None:
@@ -68,7 +73,15 @@ def test_what_may_be_said_stays(text: str, kinds: Sequence[str]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "grapheme"),
-    [("A: bai", "a:"), ("k *click*", "*"), ("ba (click)", "("), ("♪ ba", "♪"), ("<b>a</b>", "<"), ("&amp; a", "&")],
+    [
+        ("A: bai", "a:"),
+        ("k *click*", "*"),
+        ("ba (click)", "("),
+        ("♪ ba", "♪"),
+        ("<b>a</b>", "<"),
+        ("&amp; a", "&"),
+        ("5 & a", "&"),
+    ],
 )
 def test_marks_may_be_letters(text: str, grapheme: str) -> None:
     assert without_markup(text)[1]
