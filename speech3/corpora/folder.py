@@ -55,11 +55,14 @@ _CLOCK = r"\d?\d:[0-5]\d(?::[0-5]\d)?(?:[.,]\d+)?"
 _TIME = rf"(?:{_CLOCK}|\d+[.,]\d+)"
 _APART = r"[ \t,;|–-]+"
 _TIMES = re.compile(
-    rf"(?<=\[){_TIME}|\b{_CLOCK}\s*-->|\b\d\d:\d\d:\d\d[.,]\d+"  # [00:01.5], [0.5], 0:01 --> 0:02
+    rf"(?<=\[){_TIME}|\d\s*-->\s*\d|\b\d\d:\d\d:\d\d[.,]\d+"  # [00:01.5], [0.5], 0:01 --> 0:02
     rf"|^\W*(?:{_TIME}{_APART}(?:{_TIME}|\d+)|\d+{_APART}{_TIME})\b"  # 0.5 1.5 hello; 0:01,0:02; 0.1 125 hello
 )
-_LINE_TIMES = re.compile(rf"\W*{_CLOCK}\b|\s*\d+\s+\d+\s+[^\d\s]")  # 0:01 hello; 0 2 hello; in each of several lines
+# In each of several lines: 0:01 hello; 0 2 hello; what CTM and STM have, a 1 0.5 1.5 hello.
+_LINE_TIMES = re.compile(rf"\W*{_CLOCK}\b|\s*\d+\s+\d+\s+[^\d\s]|(?:\S+\s+){{1,4}}\d+\.\d+\s+\d+\.\d+\s")
+_TURN = re.compile(rf".{{1,40}}\s\(?{_CLOCK}\)?\s*\n\S")  # Anna 0:05, and what she says in the lines below
 _WORDS_ONLY = "write only what is said, or make a TextGrid of it"
+_PRAAT_CODE = re.compile(r"\\[^\s\\]{2}")
 _HTK = re.compile(r"\s*\d+\s+\d+\s+\S")
 _PAUSES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<pau>", "<p>", "<p:>", "<eps>", "[sil]", "#"}  # MFA, MAUS, HTK
 _KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
@@ -250,6 +253,9 @@ def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> Non
         problem = f"has times, as in `{line[:_SHOWN_LETTERS]}`, which would count as words or noises"
         found.skip("times in text", item.transcript, problem, _WORDS_ONLY, subject)
         return
+    if _has_columns(text):
+        found.skip("format not read", item.transcript, "is a table (with tabs)", _WORDS_ONLY, subject)
+        return
     name, *others = text.split(maxsplit=1) or [""]
     if name == stem(item.audio) and re.search(r"[\d_]", name):
         problem, remedy = "begins with the recording's name", "the other words are used"
@@ -270,10 +276,18 @@ def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> Non
     found.utterances[key] = Utterance(key, item.key, speaker, words)
 
 
+def _has_columns(text: str) -> bool:
+    """Whether each line of a text has three fields or more, separated by tabs."""
+    filled = [line.strip() for line in text.splitlines() if line.strip()]
+    return bool(filled) and all(line.count("\t") > 1 for line in filled)
+
+
 def _line_with_times(text: str) -> str:
-    """The first line that has times, or begins with them as all of several lines do; empty if there is none."""
+    """The first line that has times, or begins with them as all of several lines or turns do; empty if none does."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     each = len(lines) > 1 and all(_LINE_TIMES.match(line) for line in lines)
+    turns = [_TURN.match(turn) for turn in re.split(r"\n\s*\n", text.strip())]
+    each = each or (len(turns) > 1 and all(turns))
     return next((line for line in lines if each or _TIMES.search(line)), "")
 
 
@@ -324,6 +338,10 @@ def _add_tiers(
 
 def _usable(found: _Found, item: Item, annotation: Annotation, duration_s: float) -> Annotation | None:
     place = _place(annotation)
+    if item.transcript.suffix.lower() == ".textgrid" and (code := _PRAAT_CODE.search(annotation.text)):
+        remedy = "choose Modify, Convert to Unicode in Praat, and save it"
+        found.skip("code in text", item.transcript, f"has {code[0]}, Praat's code of a character", remedy, place)
+        return None
     if annotation.text.strip().lower() in _PAUSES:
         found.skip("pause", item.transcript, "is a label of a pause, not words", "nothing", place)
         return None

@@ -37,12 +37,16 @@ _BEGINNINGS = {
     "<SYSTEM": "sclite's output (SGML)",
     'File type = "ooTextFile': "a TextGrid",
     "\\data\\": "an ARPA language model",
+    "@UTF8": "a CHAT transcript",
+    "@Begin": "a CHAT transcript",
+    "\\_sh ": "a Toolbox file",
 }
 _ENDINGS = {
     ".json": "JSON", ".jsonl": "JSON", ".csv": "a table (CSV)", ".srt": "subtitles", ".vtt": "subtitles",
     ".mlf": "an HTK label file", ".textgrid": "a TextGrid", ".eaf": "an ELAN file", ".xml": "XML", ".rttm": "RTTM",
     ".sgml": "sclite's output (SGML)", ".pra": "sclite's output", ".docx": "a Word document", ".pdf": "a PDF",
 }  # fmt: skip
+_TOOLBOX = re.compile(r"\\[A-Za-z_]\w*(?:\s|$)")
 _RTTM = ("SPEAKER", "SPKR-INFO", "LEXEME", "NON-LEX", "SEGMENT", "SU", "NOSCORE", "NO_RT_METADATA")
 _TABLE_HEADS = """
     sentence text transcript transcription words path client_id utterance utt_id id wav audio file filename wav_filename
@@ -94,6 +98,8 @@ def other_format(path: Path | str, lines: Sequence[str]) -> str:
         return "JSON"
     if any(re.match(r"\d+:\d\d:\d\d[,.]\d+ --> ", line) for line in filled[:10]):
         return "subtitles"
+    if len(filled) > 1 and all(map(_TOOLBOX.match, filled)):
+        return "a Toolbox file"
     fields = [line.split() for line in filled if not line.startswith(";;")]
     if fields and all(len(row) >= 8 and row[0] in _RTTM for row in fields):
         return "RTTM"

@@ -94,6 +94,10 @@ def test_times_names_and_other_formats_are_no_words(tmp_path: Path) -> None:
         "tx\t\t00:00:00.100\t0.1\t00:00:01.500\t1.5\tmama leo",
         "signal a\n#\n 0.1 125 mama\n 1.5 125 leo",
         "start,end,text\n0.1,1.5,mama leo",
+        "0:0:0.1 --> 0:0:1.5\nmama leo",
+        "Kofi Mensah  0:01\nmama leo\n\nAma  0:03\njana",
+        "a 1 0.0 0.5 mama\na 1 0.5 0.9 leo",
+        "a 1 kofi 0.0 0.5 <o> mama\na 1 ama 0.5 0.9 leo",
     ],
 )
 @pytest.mark.parametrize("suffix", [".txt", ".lab"])
@@ -108,6 +112,36 @@ def test_times_in_text_are_no_words(tmp_path: Path, text: str, suffix: str) -> N
     assert {"b": "mama saa 10:30 leo 1 5", "c": "1 2 3 4 5 6", "d": "3 4 leo"}.items() >= {
         (key, utterance.text) for key, utterance in data.utterances.items()
     }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@UTF8\n@Begin\n*CHI:\tmama leo .\n%mor:\tn|mama adv|leo\n@End\n",
+        "\\_sh v3.0 400 Text\n\n\\ref 001\n\\tx mama leo\n\\ge mother today\n",
+        "\\tx mama leo\n\\ge mother today\n",
+        "tx\tKofi\tmama leo\ntx\tKofi\tjana leo\n",
+        "tmin\ttier\ttext\ttmax\n0.0\twords\tmama\t0.5\n",
+    ],
+)
+def test_files_of_other_programs_are_no_words(tmp_path: Path, text: str) -> None:
+    for name, content in (("a", text), ("b", "Kofi:\tmama leo\nAma:\tjana leo")):
+        recording(tmp_path / f"{name}.wav", 0.2)
+        (tmp_path / f"{name}.txt").write_text(content)
+    data, faults = read_folder(tmp_path)
+    assert [u.recording for u in data.utterances.values()] == ["b"]
+    assert [(Path(fault.where).name, fault.kind) for fault in faults if not fault.warning] == [
+        ("a.txt", "format not read")
+    ]
+
+
+def test_codes_of_praat_are_no_letters(tmp_path: Path) -> None:
+    recording(tmp_path / "a.wav")
+    (tmp_path / "a.TextGrid").write_text(short_textgrid({"words": [(0, 1, "h\\aelo"), (1, 2, "leo \\ jana")]}))
+    data, faults = read_folder(tmp_path)
+    assert [u.text for u in data.utterances.values()] == ["leo jana"]
+    assert [(fault.kind, fault.warning) for fault in faults] == [("code in text", False)]
+    assert "\\ae" in faults[0].problem
 
 
 def test_a_name_before_a_tab_is_no_word(tmp_path: Path) -> None:
