@@ -188,6 +188,9 @@ Restart = Annotated[
 ]
 Jobs = Annotated[int, typer.Option(help="Number of processes; 0: one per core.", min=0)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Tier = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Tier of the transcript in TextGrids and ELAN files; *: all tiers.")
+]
 Lang = Annotated[
     str | None,
     typer.Option(metavar="CODE", help="Pronounce unknown words with espeak-ng in this language, such as en-us."),

@@ -26,6 +26,7 @@ def validate(
     features: Annotated[
         Path | None, typer.Option(help="Archives to look at in place of those of the directory's feats.scp.")
     ] = None,
+    tier: _verb.Tier = None,
 ) -> None:
     """List the faults of a data directory: file, utterance, what is wrong and what to do.
 
@@ -46,7 +47,7 @@ def validate(
     scratch = ""
     if is_folder(directory):
         with TemporaryDirectory(prefix="speech3-") as scratch:  # the folder as a data directory
-            data, found = read_speech(directory, transcribed=not no_text)
+            data, found = read_speech(directory, tier, transcribed=not no_text)
             write_datadir(data, Path(scratch))
             report = validate(scratch, jobs=jobs, need_text=not no_text, features=features)
         left_out = [fault for fault in found if not fault.warning]
@@ -98,6 +99,7 @@ def stats(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write stats.json, stats.png and oov.txt to this directory.")
     ] = None,
+    tier: _verb.Tier = None,
     as_json: _verb.Json = False,
 ) -> None:
     """Print hours, speakers, sample rates, words and out-of-vocabulary words of a data directory.
@@ -113,7 +115,7 @@ def stats(
     from speech3.runtime import write_json, write_text
 
     words = read_lexicon(lexicon).by_word if lexicon else None
-    stats = measure_corpus(read_speech(directory)[0], words)
+    stats = measure_corpus(read_speech(directory, tier)[0], words)
     print(json.dumps(stats.as_json(), indent=1, ensure_ascii=False) if as_json else describe_corpus(stats))
     warn_of_problems(stats)
     if out:

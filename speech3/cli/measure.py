@@ -61,6 +61,7 @@ def score(
     card: Annotated[
         Path | None, typer.Option(metavar="MODEL", help="Write HYP's error rates into MODEL/MODEL_CARD.md.")
     ] = None,
+    tier: _verb.Tier = None,
 ) -> None:
     """Compute word and character error rates with 95 % intervals.
 
@@ -104,7 +105,7 @@ def score(
     steps, given = parse_steps(normalize), ref
     if ref.is_dir():  # a folder with transcripts, or a data directory
         scratch = TemporaryDirectory(prefix="speech3-")
-        write_datadir(read_speech(ref)[0], Path(scratch.name))
+        write_datadir(read_speech(ref, tier)[0], Path(scratch.name))
         ref = Path(scratch.name) / "text"
     # Read the texts, or the best paths of lattices.
     paths = [ref, hyp, *([against] if against else [])]

@@ -391,9 +391,7 @@ def align(
     ] = None,
     graphemes: Annotated[bool, typer.Option("--graphemes", help="The letters of a word are its phones.")] = False,
     text: Annotated[str | None, typer.Option(metavar="TEXT", help="What is said in the one recording.")] = None,
-    tier: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Tier of the transcript in TextGrids and ELAN files.")
-    ] = None,
+    tier: _verb.Tier = None,
     formats: Annotated[
         str,
         typer.Option(
@@ -525,6 +523,7 @@ def tune(
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Changes to the search and its grid.")
     ] = None,
     jobs: _verb.Jobs = 0,
+    tier: _verb.Tier = None,
 ) -> None:
     """Find the acoustic scale and word penalty with the lowest error rate, and store them with the model.
 
@@ -557,7 +556,7 @@ def tune(
 
     recognizer, jobs = load_recognizer(model), jobs or available_jobs()
     config = changed(load_tuning(recognizer), "decode", overrides or [], recognizer.directory / TUNING_FILE)
-    data = read_for(recognizer, directory)
+    data = read_for(recognizer, directory, tier)
     texts = {key: (utterance.text or "").split() for key, utterance in data.utterances.items()}
     if silent := [key for key, words in texts.items() if not words]:
         raise DataError(

@@ -273,7 +273,9 @@ class RecipeConfig(_ByFamily):
         None, description="file of graphemes of several letters, one per line, if words are spelled by their letters"
     )
     tier: str | None = Field(
-        None, description="tier of TextGrid or ELAN files that holds the transcript; several separated by commas"
+        None,
+        description="tier of TextGrid or ELAN files that holds the transcript; several separated by commas; *: all,"
+        " each of a speaker",
     )
     pieces: int = Field(500, ge=30, description="size of the SentencePiece vocabulary, if units is sentencepiece")
     metric: Literal["WER", "CER", "PER"] = Field(

@@ -17,11 +17,14 @@ from speech3.corpora.pairs import (
     Item,
     find_pairs,
     has_recordings,
+    key_of,
     recordings_in,
+    second_recording,
     stem,
     tier_reader,
 )
 from speech3.corpora.tiers import (
+    EVERY,
     Annotation,
     Tier,
     choose,
@@ -174,7 +177,7 @@ def read_folder(
     speakers, how = _speakers(items, source)
     in_tables = {item.key: item.row.speaker for item in items if item.row and item.row.speaker.strip()}
     speakers |= in_tables
-    voices = _voices(tiers.values())
+    voices = _voices(tiers.values(), every=tier == EVERY)
     infos: dict[str, AudioInfo] = {}
     named = {found.speaker(name) for name in in_tables.values()}
     for item in progress(items, len(items), f"headers of {source}"):
@@ -296,13 +299,13 @@ def _prefixed(speaker: str, recording: str) -> str:
     return recording if recording.startswith(speaker) else f"{speaker}-{recording}"
 
 
-def _voices(chosen: Iterable[Sequence[Tier]]) -> set[str]:
+def _voices(chosen: Iterable[Sequence[Tier]], *, every: bool) -> set[str]:
     """Names, in lower case, of tiers that are chosen along with others in some file: each is the name of a speaker.
 
-    If only one of these speakers speaks in another file, its tier still has that speaker's name.
+    If only one of these speakers speaks in another file, its tier still has that speaker's name. `every`: those of all.
     """
     names = [{tier.name.casefold() for tier in tiers} for tiers in chosen]
-    return {name for of_file in names if len(of_file) > 1 for name in of_file}
+    return {name for of_file in names if every or len(of_file) > 1 for name in of_file}
 
 
 def _add_tiers(
@@ -468,18 +471,25 @@ def read_speech(
     folder is returned as well.
     """
     if not is_folder(source):
+        if tier:
+            raise SettingError(f"{source}: --tier {tier}: a Kaldi data directory has no tiers; remove the option")
         return read_datadir(source), []
-    try:
-        data, faults = read_folder(source, tier, _ANY_RATE, (), language)
-    except DataError:  # no recording has a transcript that can be used
-        if transcribed:
-            raise
-        data, faults = DataDir(source, {}, {}), []
     if transcribed:
-        return data, faults
+        return read_folder(source, tier, _ANY_RATE, (), language)
+    data, faults = DataDir(source, {}, {}), list[Fault]()
+    try:
+        items, faults = find_pairs(source)
+        faults = [fault for fault in faults if fault.kind != "no transcript"]
+        data, faults = read_folder(source, tier, _ANY_RATE, (), language, pairs=(items, faults))
+    except (DataError, MissingError):  # no recording has a transcript that can be used
+        pass
     used, recordings, utterances = set(data.recordings.values()), dict(data.recordings), dict(data.utterances)
+    second: list[Fault] = []
     for path in recordings_in(source):
-        key = "_".join("_".join((*path.relative_to(source).parts[:-1], stem(path))).split())
-        if str(path.absolute()) not in used and key not in recordings:
-            recordings[key], utterances[key] = str(path.absolute()), Utterance(key, key, key, None)
-    return DataDir(source, recordings, utterances), faults
+        key, place = key_of(path, source), str(path.absolute())
+        if key not in recordings:
+            recordings[key], utterances[key] = place, Utterance(key, key, key, None)
+        elif place not in used and not any(fault.where == str(path) for fault in faults):
+            second.append(second_recording(path, Path(recordings[key])))
+    _say_skipped(source, second)
+    return DataDir(source, dict(sorted(recordings.items())), dict(sorted(utterances.items()))), [*faults, *second]

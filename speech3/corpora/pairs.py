@@ -79,11 +79,26 @@ def has_recordings(source: Path) -> bool:
 
 
 def recordings_in(source: Path) -> list[Path]:
-    """The recordings in the folder and in folders in it, sorted; none of ``lang/`` and hidden folders.
+    """The recordings in the folder and in folders in it, lossless ones first; none of ``lang/`` and hidden folders.
 
     Those whose name is not UTF-8 are left out: neither libsndfile nor a file of the data directory can name them.
     """
-    return [path for path in _files(source) if path.suffix.lower() in AUDIO and _is_utf8(path)]
+    return _lossless_first(path for path in _files(source) if path.suffix.lower() in AUDIO and _is_utf8(path))
+
+
+def _lossless_first(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: path.suffix.lower() in _LOSSY)
+
+
+def key_of(recording: Path, source: Path) -> str:
+    """The name of a recording in a data directory: its path in the folder, with _ for what a name must not contain."""
+    return "_".join("_".join((*recording.relative_to(source).parts[:-1], stem(recording))).split())
+
+
+def second_recording(path: Path, first: Path) -> Fault:
+    """The fault of a recording that has the same `key_of` as another one."""
+    problem, remedy = f"has the same name as {first.name}", "rename or remove one of them"
+    return Fault("second recording", str(path), "", problem, remedy)
 
 
 def stem(path: Path) -> str:
@@ -123,8 +138,7 @@ def find_pairs(
     # Recordings, transcripts, and the transcripts by place and by name.
     everything = _files(source, apart)
     files = [path for path in everything if _is_utf8(path)]
-    audio = [path for path in files if path.suffix.lower() in AUDIO]
-    audio.sort(key=lambda path: path.suffix.lower() in _LOSSY)
+    audio = _lossless_first(path for path in files if path.suffix.lower() in AUDIO)
     texts = [path for path in files if path.suffix.lower() in TRANSCRIPTS]
     texts.sort(key=lambda path: TRANSCRIPTS.index(path.suffix.lower()))
     beside: dict[tuple[Path, str], Path] = {}
@@ -161,12 +175,11 @@ def find_pairs(
     for path in audio:
         row, available = None if path in own else rows.get(path.with_suffix("")), _available(path, anywhere)
         transcript = row.table.path if row else own.get(path)
-        key = "_".join("_".join((*path.relative_to(source).parts[:-1], stem(path))).split())
+        key = key_of(path, source)
         if transcript and key not in items:
             items[key] = Item(key, path, transcript, row)
         elif transcript:
-            problem, remedy = f"has the same name as {items[key].audio.name}", "rename or remove one of them"
-            faults.append(Fault("second recording", str(path), "", problem, remedy))
+            faults.append(second_recording(path, items[key].audio))
         elif available:
             count = alone[stem(path).casefold()]
             problem = f"{count} recordings and {len(available)} transcripts in other places have this name"

@@ -32,6 +32,7 @@ from pathlib import Path
 from speech3.errors import DataError, FormatError, MissingError
 from speech3.runtime import read_bytes, read_utf8, to_utf8, write_text
 
+EVERY = "*"  # as a name of tiers
 _LONGEST_EXAMPLE = 40  # characters
 _ROUNDING_S = 1e-4  # programs write -1e-17 for 0
 _MOST_KINDS = 25  # listed in a message
@@ -135,15 +136,18 @@ def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path
     """Choose the tiers of each file that contain the transcript.
 
     `wanted` is their name, the name without the speaker, or ELAN's type; several are separated by commas. None if the
-    files have only one kind of tier with text.
+    files have only one kind of tier with text; `EVERY`: all tiers with text.
     """
-    spoken = [tier for tiers in files.values() for tier in tiers if any(a.text.strip() for a in tier.annotations)]
+    if wanted == EVERY:
+        return {file: [tier for tier in tiers if _has_text(tier)] for file, tiers in files.items()}
+    spoken = [tier for tiers in files.values() for tier in tiers if _has_text(tier)]
     if wanted is None:
         kinds = {_folded(tier.kind) for tier in spoken}
         if len(kinds) > 1:
             raise DataError(
                 f"{source}: several tiers could hold the transcript; name one, as in"
-                f" {_option(next(kind for kind, _, texts in _kinds(files) if texts))} (several: tier=NAME,NAME):\n"
+                f" {_option(next(kind for kind, _, texts in _kinds(files) if texts))} (several: tier=NAME,NAME; all,"
+                f" each of one speaker: {_option(EVERY)}; option --tier, except in recipes):\n"
                 f"{_listing(files)}"
             )
         return {file: [tier for tier in tiers if _folded(tier.kind) in kinds] for file, tiers in files.items()}
@@ -156,6 +160,10 @@ def choose(files: Mapping[str, Sequence[Tier]], wanted: str | None, source: Path
             if any(chosen.values()):
                 return chosen
     raise MissingError(f"{source}: {_option(wanted)}: no file has such a tier; the tiers are:\n{_listing(files)}")
+
+
+def _has_text(tier: Tier) -> bool:
+    return any(a.text.strip() for a in tier.annotations)
 
 
 def _folded(name: str) -> str:

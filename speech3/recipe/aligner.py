@@ -329,9 +329,9 @@ def model_rules(recognizer: Recognizer) -> TextRules:
     return TextRules(**read_json(path)) if path.exists() else TextRules(given=True)
 
 
-def read_for(recognizer: Recognizer, source: Path) -> DataDir:
+def read_for(recognizer: Recognizer, source: Path, tier: str | None = None) -> DataDir:
     """A Kaldi data directory as it is, or a folder of recordings with its transcripts in the spelling of a model."""
-    data, _ = read_speech(source)
+    data, _ = read_speech(source, tier)
     if is_datadir(source):
         return data
     return in_vocabulary(data, model_rules(recognizer), recognizer.hmm.lexicon.by_word)

@@ -1,5 +1,6 @@
 """Verbs of data directories on a folder of recordings with transcripts beside them."""
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 import soundfile
 
 from speech3.corpora import read_speech
-from speech3.errors import OccupiedError
+from speech3.data import write_datadir
+from speech3.errors import DataError, OccupiedError, SettingError
+from speech3.hmm.alignment.times import Segment, write_textgrid
 from speech3.recipe.experiment import open_experiment
 from speech3.runtime import write_json
 
@@ -39,8 +42,28 @@ def test_recordings_without_transcripts_are_only_decoded(folder: Path) -> None:
     assert [fault.kind for fault in faults] == ["no transcript"]
     every, _ = read_speech(folder, transcribed=False)
     assert set(every.utterances) == {*TEXTS, "bo_2"} and every.utterances["bo_2"].text is None
+    assert not read_speech(folder, transcribed=False)[1]
     for name in TEXTS:
         (folder / f"{name}.txt").unlink()
+    assert set(read_speech(folder, transcribed=False)[0].utterances) == {*TEXTS, "bo_2"}
+
+
+def test_two_recordings_of_one_name_are_named(folder: Path) -> None:
+    for name in ("bo 1.wav", "ann_1.flac"):
+        soundfile.write(folder / name, np.zeros(800), 8000)
+    for name in ("bo_2.flac", "ann/1.wav"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        soundfile.write(folder / name, np.zeros(800), 8000)
+    data, faults = read_speech(folder, transcribed=False)
+    assert list(data.utterances) == sorted({*TEXTS, "bo_2"})
+    assert {Path(place).suffix for place in data.recordings.values()} == {".wav", ".flac"}
+    assert {fault.kind for fault in faults} == {"second recording"}
+    assert len(faults) == 4
+
+
+def test_transcripts_that_cannot_be_used_do_not_matter_for_decoding(folder: Path) -> None:
+    for name in TEXTS:
+        (folder / f"{name}.txt").write_text("[0:01] good morning")
     assert set(read_speech(folder, transcribed=False)[0].utterances) == {*TEXTS, "bo_2"}
 
 
@@ -56,6 +79,19 @@ def test_validate_stats_and_score(folder: Path, tmp_path: Path, speech3: Run) ->
     (tmp_path / "hyp.txt").write_text("ann_1 good morning\nann_2 yes\nbo_1 no\n")
     process = speech3("score", folder, tmp_path / "hyp.txt", "--json")
     assert process.returncode == 0 and '"deletions": 1' in process.stdout and '"words": 5' in process.stdout
+
+
+def test_the_tier_can_be_named(folder: Path, tmp_path: Path, speech3: Run) -> None:
+    for name in TEXTS:
+        (folder / f"{name}.txt").unlink()
+    tiers = {"tx": [Segment(0, 1, "no")], "gloss": [Segment(0, 1, "not any")]}
+    write_textgrid(folder / "bo_1.TextGrid", tiers, 1.0)
+    with pytest.raises(DataError, match="--tier"):
+        read_speech(folder)
+    assert json.loads(speech3("stats", folder, "--tier", "gloss", "--json").stdout)["words"]["running"] == 2
+    write_datadir(read_speech(folder, "tx")[0], tmp_path / "data")
+    with pytest.raises(SettingError, match="no tiers"):
+        read_speech(tmp_path / "data", "tx")
 
 
 def test_faults_of_a_folder_have_the_remedies_of_folders(folder: Path, tmp_path: Path, speech3: Run) -> None:

@@ -147,6 +147,21 @@ def test_tiers_that_are_named_after_their_speakers(tmp_path: Path) -> None:
     assert list(data.speakers()) == ["Ama", "Kofi"]
 
 
+def test_every_tier_may_be_that_of_a_speaker(tmp_path: Path) -> None:
+    for name, tiers in (("x", {"Kofi": "mama", "Ama": "leo"}), ("y", {"Esi": "jana"})):
+        recording(tmp_path / f"{name}.wav")
+        stretches = {who: [(place, place + 1, text)] for place, (who, text) in enumerate(tiers.items())}
+        (tmp_path / f"{name}.TextGrid").write_text(short_textgrid(stretches))
+    with pytest.raises(DataError, match=r"tier='\*'"):
+        read_folder(tmp_path)
+    data, _ = read_folder(tmp_path, "*")
+    assert {(u.speaker, u.text) for u in data.utterances.values()} == {
+        ("Kofi", "mama"),
+        ("Ama", "leo"),
+        ("Esi", "jana"),
+    }
+
+
 def test_a_speaker_has_one_name(tmp_path: Path) -> None:
     """Also where no other one speaks, and with other capitals; else test would have voices of train."""
     for name, tiers in {

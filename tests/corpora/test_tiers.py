@@ -182,7 +182,8 @@ def test_the_tier_is_chosen_or_asked_for() -> None:
     with pytest.raises(Speech3Error) as caught:
         choose(files, None, here)
     assert str(caught.value).splitlines() == [  # most files first, then most annotations
-        "corpus: several tiers could hold the transcript; name one, as in tier=tx (several: tier=NAME,NAME):",
+        "corpus: several tiers could hold the transcript; name one, as in tier=tx (several: tier=NAME,NAME; all, each"
+        " of one speaker: tier='*'; option --tier, except in recipes):",
         "  tier=tx: in 2 of 3 files, 6 annotations, such as 'a'",
         "  tier=Ben: in 1 of 3 files, 2 annotations, such as 'a'",
         "  tier='gloss x': in 1 of 3 files, 2 annotations, such as 'a word that is much too long to be shown...'",
