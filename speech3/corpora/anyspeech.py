@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from speech3.corpora.folder import is_folder, read_folder
+from speech3.corpora.folder import check_rates, is_folder, read_folder
 from speech3.corpora.pairs import find_pairs, has_recordings
 from speech3.data import (
     DataDir,
@@ -66,6 +66,7 @@ HELD_OUT_LEXICON = "held_out_lexicon.txt"
 LETTERS = "letters.txt"
 SET_NAMES = "sets.json"  # written by corpora with several: the names of train and test, and of the language model
 SPLITS = ("train", "dev", "test")
+_LOOKED_AT = 200  # recordings of a folder, before it is read
 _WHY_TEXT = {
     "train": "write one line `utterance word word ...` for each",
     "dev": "scale and word penalty are tuned on it; write its text, or remove dev/ to use a tenth of train instead",
@@ -316,16 +317,34 @@ def say_if_incomplete(part: str, found: int, whole: int, what: str = "utterances
         say(f"  {part} has {found:,} of its {whole:,} {what}: unpack it again, unless that is intended")
 
 
-def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tuple[dict[str, DataDir], bool]:
-    shares = {"dev": DEV_SHARE, "test": TEST_SHARE}
+def _places(source: Path) -> dict[str, Path]:
+    """Where each given split is; `source` itself is train if it is not divided."""
     if is_datadir(source) or (not (source / "train").is_dir() and has_recordings(source)):
-        return split_data(read(source, "train"), shares, seed), True
+        return {"train": source}
     if not (source / "train").is_dir():
         raise MissingError(
             f"{source}: neither a Kaldi data directory (no wav.scp) nor one that contains train/, nor a folder of"
             " recordings (wav, flac, mp3, ...), each with a transcript of the same name (.eaf, .TextGrid, .srt or .txt)"
         )
-    given = {name: read(source / name, name) for name in SPLITS if (source / name).is_dir()}
+    return {name: source / name for name in SPLITS if (source / name).is_dir()}
+
+
+def check_source(source: Path, sample_rate: int | None) -> None:
+    """Raise the errors of `prepare` that names of files show, and say it if the headers of a few recordings differ."""
+    for place in _places(source).values():
+        if is_folder(place):
+            items, _ = find_pairs(place, above=source if place != source else None)
+            try:
+                check_rates([item.audio for item in items[:: len(items) // _LOOKED_AT + 1]], place, sample_rate)
+            except SettingError as error:
+                say(f"  warning: {error}")
+
+
+def _splits(source: Path, seed: int, read: Callable[[Path, str], DataDir]) -> tuple[dict[str, DataDir], bool]:
+    shares, places = {"dev": DEV_SHARE, "test": TEST_SHARE}, _places(source)
+    if places == {"train": source}:
+        return split_data(read(source, "train"), shares, seed), True
+    given = {name: read(place, name) for name, place in places.items()}
     missing = {name: share for name, share in shares.items() if name not in given}
     if missing:
         given |= split_data(given["train"], missing, seed)

@@ -4,6 +4,7 @@
 among the words and annotations that do not fit their recording are noticed, and named.
 """
 
+import contextlib
 import math
 import re
 import unicodedata
@@ -392,10 +393,19 @@ def _overlaps(annotations: Sequence[Annotation]) -> list[float]:
     return shared_s
 
 
+def check_rates(recordings: Iterable[Path], source: Path, sample_rate: int | None) -> None:
+    """Raise an error if recordings of the folder have several rates or channels, and no `sample_rate` is wanted."""
+    infos = {}
+    for path in recordings:
+        with contextlib.suppress(AudioError):
+            infos[str(path)] = info(path)
+    _check_rates(infos, source, sample_rate)
+
+
 def _check_rates(infos: Mapping[str, AudioInfo], source: Path, sample_rate: int | None) -> None:
     rates = Counter(header.sample_rate_hz for header in infos.values())
     several = sum(header.channels > 1 for header in infos.values())
-    if sample_rate or (len(rates) == 1 and not several):
+    if sample_rate or (len(rates) < 2 and not several):
         return
     shown = ", ".join(f"{count} of {rate} Hz" for rate, count in sorted(rates.items()))
     channels = f", {several} with several channels" if several else ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from speech3.config import NOT_COMPUTED, FeatureConfig, ModelConfig, check_frequencies
+from speech3.corpora import anyspeech
 from speech3.errors import SettingError, Speech3Error
 from speech3.recipe import evaluation, language, negatives, selftrain, speakers, stages
 from speech3.recipe.costs import cost_remarks, expected_costs, hours_of_speech, totals_table, values_per_frame
@@ -544,6 +545,8 @@ def _chose_nothing(e: Experiment) -> bool:
 
 
 def _print_plan(e: Experiment, plan: Sequence[Plan], *, settled: bool) -> None:
+    if e.recipe.corpus == "any" and e.source and any(each.why for each in plan if each.step.stage == _DATA):
+        anyspeech.check_source(e.source, e.recipe.sample_rate)
     if not settled:
         for key, minutes in e.least_minutes.items():
             group = {"lfmmi.least_minutes": LFMMI, "hmm.lda.least_minutes": "lda and sat"}.get(key)

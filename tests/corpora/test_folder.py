@@ -358,6 +358,7 @@ def test_the_recipe_takes_a_folder(tmp_path: Path, speech3) -> None:  # type: ig
     command = ("recipe", "any", "--source", source, "--out", tmp_path / "out", "lexicon=graphemes", "--to", "data")
     done = speech3(*command, "--dry-run")
     assert done.returncode == 0 and "speech: about 0.00222 h in --source" in done.stdout
+    assert "20 of 16000 Hz" in done.stderr
     done = speech3(*command)
     assert done.returncode == 1 and "several tiers could hold the transcript" in done.stderr
     assert "Traceback" not in done.stderr

@@ -9,7 +9,11 @@ import jiwer
 import numpy as np
 import pytest
 import soundfile
+from typer.testing import CliRunner
 
+from speech3.cli import app
+from speech3.corpora.anyspeech import check_source
+from speech3.errors import DataError, MissingError
 from speech3.language import espeak
 
 pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
@@ -74,6 +78,29 @@ def test_from_a_directory_to_word_error_rates(source: Path, tmp_path: Path, spee
     said = [line.partition(" ")[2] for line in process.stdout.splitlines()]
     assert "▁" not in process.stdout
     assert jiwer.wer(list(hypotheses.values()), said) < 0.3  # features are normalised by file here, not by speaker
+
+
+def test_a_dry_run_names_what_the_names_of_files_and_headers_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    with pytest.raises(MissingError, match="neither a Kaldi data directory"):
+        check_source(folder, None)
+    for number, rate_hz in enumerate((8000, 16000, 8000)):
+        soundfile.write(folder / f"{number}.wav", np.zeros(800), rate_hz)
+    with pytest.raises(DataError, match="no names match"):
+        check_source(folder, None)
+    for number in range(3):
+        (folder / f"{number}.txt").write_text("mama leo")
+    check_source(folder, 8000)
+    assert "Hz" not in capsys.readouterr().err
+    check_source(folder, None)
+    assert re.search("1 of 16000 Hz.*sample_rate=", " ".join(capsys.readouterr().err.split()))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    result = CliRunner().invoke(app, ["recipe", "any", "--source", str(empty), "--dry-run", "lexicon=graphemes"])
+    assert isinstance(result.exception, MissingError)
 
 
 def test_what_is_refused_before_anything_is_done(source: Path, tmp_path: Path, speech3: Run) -> None:
