@@ -30,7 +30,7 @@ from speech3.data.paths import (
     refused,
     resolve_path,
 )
-from speech3.data.resampling import can_resample, checked_rate, is_rate
+from speech3.data.resampling import LARGEST_FLOAT, can_resample, checked_rate, is_rate
 from speech3.data.resampling import resample as change_rate
 from speech3.errors import DataError, MissingError, SettingError
 from speech3.runtime import atomic_path, foreign_content
@@ -419,6 +419,9 @@ def _read(name: str, sound: soundfile.SoundFile, start: int, stop: int) -> np.nd
         raise _cut_short(name, f"ends after {start + len(samples)} samples, but its header says {sound.frames}")
     if not np.isfinite(samples).all():
         raise AudioError("unreadable audio", name, "contains values that are not finite numbers", "make the file again")
+    if sound.subtype in ("FLOAT", "DOUBLE") and (largest := float(np.abs(samples).max(initial=0))) > LARGEST_FLOAT:
+        problem, remedy = f"has floats up to {largest:g}, but full scale is 1", "divide samples of 16 bits by 32768"
+        raise AudioError("other scale", name, problem, remedy)
     return samples
 
 

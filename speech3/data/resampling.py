@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from speech3.errors import DataError, MachineError, SettingError
 
 _MIN_HZ, _MOST_HZ = 1000, 768_000  # below are rates in kHz, above only mistakes
-_LARGEST_FLOAT = 16.0  # floats have full scale 1; some decoders exceed it a little
+LARGEST_FLOAT = 16.0  # floats have full scale 1; some decoders exceed it a little
 _ZEROS, _ROLLOFF = 6, 0.99  # of torchaudio's filter: its zero crossings to each side, and its cut-off
 _MOST_TAPS = 10_000_000  # of all phases of the filter: 40 MB
 
@@ -133,7 +133,7 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
     if not np.isfinite(array).all():
         place = int(np.flatnonzero(~np.isfinite(array))[0])
         raise DataError(f"samples: sample {place} is not a finite number; remove it, or read the recording again")
-    if (largest := float(np.abs(array).max())) > _LARGEST_FLOAT:
+    if (largest := float(np.abs(array).max())) > LARGEST_FLOAT:
         raise SettingError(
             f"samples: floats up to {largest:g}, but full scale is 1; divide samples of 16 bits by 32768, or pass int16"
         )

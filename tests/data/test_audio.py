@@ -180,6 +180,7 @@ def test_empty_and_foreign_files(tmp_path):
     soundfile.write(tmp_path / "kHz.wav", tone(), 16)
     (tmp_path / "a.wav.gz").write_bytes(gzip.compress((tmp_path / "kHz.wav").read_bytes()))
     soundfile.write(tmp_path / "nan.wav", np.full(1000, np.nan, np.float32), RATE_HZ, subtype="FLOAT")
+    soundfile.write(tmp_path / "scale.wav", 32768 * tone(), RATE_HZ, subtype="FLOAT")
     for name, said in {
         "none.wav": "contains no samples",
         "zero.wav": r"is empty \(0 bytes\)",
@@ -191,6 +192,7 @@ def test_empty_and_foreign_files(tmp_path):
         "kHz.wav": "sample rate of 16 Hz",
         "a.wav.gz": "compressed.*decompress",
         "nan.wav": "not finite",
+        "scale.wav": "full scale is 1.*32768",
         "missing.wav": "no such file",
         ".": "is not a file",
     }.items():
