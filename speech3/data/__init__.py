@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         refuse_commands,
         resolve_path,
     )
-    from speech3.data.pcm import PcmDecoder, arriving_bytes
+    from speech3.data.pcm import PcmDecoder, arriving_bytes, sound_format
     from speech3.data.resampling import OnlineResampler, checked_rate, checked_samples
     from speech3.data.stats import (
         Stats,
@@ -186,6 +186,7 @@ __all__ = [
     "sentences_of_file",
     "separate_speakers",
     "some_of_each_kind",
+    "sound_format",
     "sphere_length_s",
     "split_by_speaker",
     "split_by_utterance",

@@ -28,15 +28,26 @@ _PCM, _EXTENSIBLE = 1, 0xFFFE  # format tags
 _OTHER_FORMATS = {
     b"fLaC": "FLAC",
     b"OggS": "Ogg",
-    b"ID3": "MP3",
-    b"\xff\xfb": "MP3",
+    **dict.fromkeys((b"ID3", *(b"\xff%c" % second for second in b"\xfb\xfa\xf3\xf2\xe3\xe2")), "MP3"),
+    **dict.fromkeys((b"\xff\xf1", b"\xff\xf9"), "AAC"),
     b"NIST_1A": "NIST sphere",
     b"RF64": "RF64",
+    b"riff": "Wave64",
     b"FORM": "AIFF",
+    b".snd": "au",
     b"\x1aE\xdf\xa3": "WebM",
     b"caff": "CAF",
+    b"#!AMR": "AMR",
+    b"0&\xb2u": "WMA",
 }
 _CONVERT = "ffmpeg -i IN -f s16le -ac 1 -ar {} - | speech3 transcribe --stream MODEL - --rate {}"
+
+
+def sound_format(head: bytes) -> str:
+    """The format of a sound file other than WAV, by its first bytes; empty if they may be raw samples."""
+    if head[4:8] == b"ftyp":
+        return "MP4"
+    return next((what for magic, what in _OTHER_FORMATS.items() if head.startswith(magic)), "")
 
 
 class PcmDecoder:
@@ -69,6 +80,7 @@ class PcmDecoder:
         self._position = 12  # in the header of a WAV stream
         self._format: tuple[int, int, int, int] | None = None  # tag, channels, rate, bits
         self.rate_hz, self.ended, self._bytes = 0, False, 0
+        self._lowest, self._highest = 32767, -32768  # of the samples
 
     def feed(self, data: bytes) -> np.ndarray:
         """Take the next bytes; return the samples that they complete, float32 (S,).
@@ -88,6 +100,8 @@ class PcmDecoder:
         size -= size % (2 * self._channels)
         samples_SC = np.frombuffer(self._waiting[:size], "<i2").reshape(-1, self._channels)
         self._waiting, self._left = self._waiting[size:], self._left - size
+        self._lowest = min(self._lowest, int(samples_SC.min(initial=32767)))
+        self._highest = max(self._highest, int(samples_SC.max(initial=-32768)))
         self.ended = self._left < 2 * self._channels
         if self._channels == 1:
             return (samples_SC[:, 0] / 32768).astype(np.float32)
@@ -119,6 +133,8 @@ class PcmDecoder:
             raise DataError(f"{self._name}: is empty (0 bytes); is the program that should write to it running?")
         if not self.rate_hz:
             raise DataError(f"{self._name}: ends after {self._bytes} bytes, before any audio")
+        if self._lowest == self._highest:
+            return f"{self._name}: is silent (all its samples are equal); is the microphone muted, or another one?"
         if self.ended:
             return f"{self._name}: has {self._channels} channels: {self._mix.why}" if self._mix.why else ""
         if self._beyond:
@@ -136,13 +152,12 @@ class PcmDecoder:
         head = self._waiting
         if len(head) < 4:
             return
-        for magic, what in _OTHER_FORMATS.items():
-            if head.startswith(magic):
-                convert = _CONVERT.format(self._usual_hz, self._usual_hz)
-                raise FormatError(
-                    f"{self._name}: is {what}; a stream must be raw 16-bit PCM or WAV: {convert}. Whole files of other"
-                    " formats are transcribed without --stream"
-                )
+        if what := sound_format(head):
+            convert = _CONVERT.format(self._usual_hz, self._usual_hz)
+            raise FormatError(
+                f"{self._name}: is {what}; a stream must be raw 16-bit PCM or WAV: {convert}. Whole files of other"
+                " formats are transcribed without --stream"
+            )
         if not head.startswith(b"RIFF"):
             self.rate_hz = self._said_hz or self._usual_hz
             return

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TextIO
 import numpy as np
 from rich.cells import cell_len
 
-from speech3.data import PcmDecoder, arriving_bytes, checked_rate
+from speech3.data import PcmDecoder, arriving_bytes, checked_rate, sound_format
 from speech3.decode.apply import Transcription
 from speech3.decode.lattice_archive import write_lattices
 from speech3.decode.lattice_directory import (
@@ -38,7 +38,6 @@ from speech3.hmm import Segment, file_name, write_textgrid
 from speech3.runtime import deferred_interrupt, say
 
 _BLOCK = 1 << 20
-_SOUND_FILES = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3", b"FORM", b"NIST_1A")
 STANDARD_INPUT = "standard_input"  # the name of its files
 _USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
 _REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
@@ -65,7 +64,7 @@ def save_standard_input(path: Path, rate_hz: int | None = None) -> None:
         with wave.open(str(path), "wb") as out:
             out.setparams((1, 2, checked_rate(rate_hz), 0, "NONE", ""))
             block = data.read(_BLOCK)
-            if block.startswith(_SOUND_FILES):
+            if block.startswith(b"RIFF") or sound_format(block):
                 raise SettingError(
                     f"--rate {rate_hz}: standard input is a sound file, which has its sample rate; omit --rate"
                 )

@@ -91,6 +91,13 @@ def test_a_header_that_gives_too_few_samples() -> None:
     assert len(found) == len(SAMPLES) and "more audio than its header gives" in decoder.fault()
 
 
+def test_a_silent_stream_is_named() -> None:
+    for silent in (np.zeros(600, "<i2"), np.full(600, 3, "<i2")):
+        assert "is silent" in decoded(silent.tobytes(), [50])[1].fault()
+        assert "is silent" in decoded(wav(silent), [50])[1].fault()
+    assert "is silent" not in decoded(np.append(silent, 4).astype("<i2").tobytes(), [50])[1].fault()
+
+
 def test_streams_that_end_too_early() -> None:
     assert "ends in the middle of a sample; 1 bytes were left out" in decoded(SAMPLES.tobytes()[:-1], [50])[1].fault()
     found, decoder = decoded(wav(SAMPLES)[:-100], [50])
@@ -108,6 +115,8 @@ def test_streams_that_end_too_early() -> None:
         (b"fLaC" + bytes(40), r"mic: is FLAC; a stream must be raw .* ffmpeg -i IN -f s16le -ac 1 -ar 16000"),
         (b"ID3" + bytes(40), "mic: is MP3"),
         (b"OggS" + bytes(40), "mic: is Ogg"),
+        (b"\xff\xf3\x48\xc4" + bytes(40), "mic: is MP3"),
+        (b"\0\0\0\x20ftypM4A " + bytes(40), "mic: is MP4"),
         (wav(SAMPLES).replace(b"\x10\x00data", b"\x18\x00data"), "of format 1 with 24 bits, 1 channels, 8000 Hz"),
         (b"RIFF\0\0\0\0WAVEdata\0\0\0\0", "does not say its format"),
         (b"RIFF" + bytes(2_000_000), "no audio in its first"),

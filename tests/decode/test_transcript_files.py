@@ -128,7 +128,7 @@ def test_wrong_use_is_named(model: Path, args: list[str], named: str) -> None:
     assert named in f"{result.output}{result.exception}"
 
 
-@pytest.mark.parametrize("kind", ["wav", "flac", "ogg"])
+@pytest.mark.parametrize("kind", ["wav", "flac", "ogg", "mp3"])
 def test_a_sound_file_is_not_read_as_raw_samples(model: Path, kind: str) -> None:
     stream = io.BytesIO()
     soundfile.write(stream, whistled(*SAID["a-bb"][1]), RATE_HZ, format=kind)
