@@ -256,7 +256,7 @@ def transcribe(
     wanted = Wanted(times, lattices)
     using = recognizer
     if one_speaker:
-        using = _of_speaker(recognizer, (part for path in files for part in _parts_of(recognizer, path)))
+        using = _of_speaker(recognizer, _parts_of_all(recognizer, files, tolerant=failed is not None))
     for path in files:
         name = names.get(path, str(path))
         _refuse_given(recognizer, name)
@@ -308,6 +308,18 @@ def _parts_of(recognizer: TrainedModel, path: Path) -> Iterator[tuple[np.ndarray
         return
     parts, rate_hz = _parts(recognizer, audio.read_blocks(path, _BLOCK_S), about.sample_rate_hz)
     yield from ((cut.wave_S, rate_hz) for cut in parts)
+
+
+def _parts_of_all(
+    recognizer: TrainedModel, files: Iterable[Path], *, tolerant: bool
+) -> Iterator[tuple[np.ndarray, int]]:
+    """The parts of all files; if `tolerant`, a file that cannot be read is left to those who recognise it."""
+    for path in files:
+        try:
+            yield from _parts_of(recognizer, path)
+        except Speech3Error:
+            if not tolerant:
+                raise
 
 
 def _of_speaker(

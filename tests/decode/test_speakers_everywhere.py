@@ -16,6 +16,7 @@ from speech3.decode.align import find_alignment
 from speech3.decode.apply import features_for, transcribe
 from speech3.decode.recognizer import Recognizer, load_recognizer, tune_passes
 from speech3.decode.speaker_passes import KnownSpeakers, read_speakers
+from speech3.errors import Speech3Error
 from speech3.hmm.fmllr import zero_fmllr_stats
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.lda_mllt import Projection
@@ -102,6 +103,10 @@ def test_files_and_alignments_are_those_of_the_speakers(
     for one_speaker in (False, True):
         found = transcribe(recognizer, list(sounds.values()), times=True, one_speaker=one_speaker)
         assert [each.text.split() for each in found] == [list(SAID[name][0]) for name in sounds]
+    failed: list[Speech3Error] = []
+    files = [tmp_path / "gone.wav", *sounds.values()]
+    assert len(list(transcribe(recognizer, files, one_speaker=True, failed=failed))) == len(sounds)
+    assert ["gone.wav" in str(error) for error in failed] == [True]
     aligned = find_alignment(recognizer, read_datadir(data), tmp_path / "ali", 1)
     assert set(aligned.aligned.alignments) == set(sounds)
 
