@@ -1,6 +1,7 @@
 """Times of phones and words, and the files that carry them."""
 
 import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +53,13 @@ def test_times_are_those_of_the_samples(rate_hz: int, snip_edges: bool) -> None:
     sizes, clock = frame_sizes(config, rate_hz), frame_clock(config)
     begin = 5000 * sizes.shift + ((sizes.length - sizes.shift) / 2 if snip_edges else 0)  # of 50 s
     assert clock.edges(np.array([0, 5000, 6000]), None)[1] == pytest.approx(begin / rate_hz, abs=1e-9)
+
+
+def test_a_textgrid_has_no_gaps(tmp_path: Path) -> None:
+    segments = [Segment(0.00004, 0.5, "a"), Segment(0.50005, 1.0, "b"), Segment(1.2, 1.99995, "c")]
+    write_textgrid(tmp_path / "a.TextGrid", {"words": segments}, 2.0)
+    times = re.findall(r"(?m)^ {12}x(?:min|max) = (.*)$", (tmp_path / "a.TextGrid").read_text())
+    assert times == ["0.0000", "0.5000", "0.5000", "1.0000", "1.0000", "1.2000", "1.2000", "2.0000"]
 
 
 def test_words_span_their_phones(alignment: Alignment) -> None:

@@ -23,7 +23,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ from speech3.language import Lexicon
 from speech3.runtime import progress, read_utf8, write_lines, write_text
 
 _MIN_SPREAD = 1e-3
+_GAP_S = 1e-4  # a step of the times in a TextGrid
 _LONGEST_NAME = 200  # bytes; most file systems allow 255, including the `.TextGrid` after it
 
 
@@ -230,12 +231,16 @@ def write_textgrid(path: Path | str, tiers: Mapping[str, Sequence[Segment]], dur
 
 
 def _filled(segments: Sequence[Segment], duration_s: float) -> list[Segment]:
-    filled, now = [], 0.0
+    """The segments without gaps between them: longer ones are empty segments, shorter ones belong to the next."""
+    filled, now = list[Segment](), 0.0
     for s in segments:
-        if s.start_s > now + 1e-4:
+        if s.start_s > now + _GAP_S:
             filled.append(Segment(now, s.start_s, ""))
-        filled.append(s)
+            now = s.start_s
+        filled.append(replace(s, start_s=now))
         now = s.end_s
-    if now < duration_s - 1e-4:
+    if now < duration_s - _GAP_S:
         filled.append(Segment(now, duration_s, ""))
+    elif filled:
+        filled[-1] = replace(filled[-1], end_s=duration_s)
     return filled
