@@ -364,7 +364,7 @@ def lexicon_rows(text: str) -> list[tuple[int, list[str]]]:
 
     Comments as in CMUdict: lines that begin with ``;;`` or ``#``, and what follows a ``#`` between spaces. A word may
     begin with ``#``, too (``#HASH-MARK``); its phones are those of other words. The second pronunciation ``WORD(2)`` of
-    a word counts as one of ``WORD``.
+    a word counts as one of ``WORD``, and so does the first if it is ``WORD(1)``.
     """
     rows = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -378,9 +378,9 @@ def lexicon_rows(text: str) -> list[tuple[int, list[str]]]:
         phones = {phone for _, fields in rows if not fields[0].startswith("#") for phone in fields[1:]}
         if phones:  # a list of words has none
             rows = [row for row in rows if not row[1][0].startswith("#") or _is_entry(row[1], phones)]
-    words = {fields[0] for _, fields in rows}
+    forms = Counter(map(without_variant, {fields[0] for _, fields in rows}))
     for _, fields in rows:
-        if (word := without_variant(fields[0])) in words:
+        if forms[word := without_variant(fields[0])] > 1:
             fields[0] = word
     return rows
 

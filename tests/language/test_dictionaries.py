@@ -40,6 +40,7 @@ IPA: Rows = [("a", "ə", 0.99), ("be", "b iː", 0.5)]
             "a AH0\na(2) EY1 # place, danish\n'bout B AW1 T\n",
             [("a", "AH0", 1.0), ("a", "EY1", 1.0), ("'bout", "B AW1 T", 1.0)],
         ),
+        ("lexicon.txt", "a(1) AH0\na(2) EY1\nb(2) B\n", [("a", "AH0", 1.0), ("a", "EY1", 1.0), ("b(2)", "B", 1.0)]),
         ("cmudict-0.7b", b";;; # CMUdict\nD\xc9J\xc0  D EY2\n", [("DÉJÀ", "D EY2", 1.0)]),
         ("lexicon.txt", "a A\nbe B EH\n".encode("utf-16"), [("a", "A", 1.0), ("be", "B EH", 1.0)]),
     ],
