@@ -413,6 +413,8 @@ def read_given(arguments: Sequence[str], *, whole_lines: bool) -> list[str]:
         rows = [fields if whole_lines else fields[:1] for fields in lines if fields]
         if not rows:
             raise DataError(f"{path}: no words; write one per line")
+        if not whole_lines and (longer := next((fields for fields in lines if len(fields) > 1), None)):
+            say(f"{path}: the first field of each line is read as a word, and not the others ({' '.join(longer)[:40]})")
         found += [" ".join(fields) for fields in rows]
     return list(dict.fromkeys(each for each in found if each))
 
