@@ -17,7 +17,7 @@ import functools
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from speech3.config import FeatureConfig, RecipeConfig, load_config, load_preset, shipped
 from speech3.corpora import read_speech
-from speech3.data import DataDir, is_datadir, plain_words, without_markup
+from speech3.data import APOSTROPHES, DataDir, is_datadir, plain_words, without_markup
 from speech3.decode import (
     Recognizer,
     Result,
@@ -54,6 +54,7 @@ from speech3.hmm import (
     GmmSystem,
     Hmm,
     Refinement,
+    Segment,
     Workers,
     along_boundaries,
     by_lexicon,
@@ -116,13 +117,35 @@ class TextRules:
                 found.append(token)
                 continue
             words = plain_words(token, (), self.lang).split()
-            found += [word if word in vocabulary else folded.get(word.casefold(), word) for word in words]
+            found += [word if word in vocabulary else folded.get(_fold(word), word) for word in words]
         return found
 
 
 def case_folded(vocabulary: Collection[str]) -> dict[str, str]:
     """The words by their case-folded forms; of several with the same form, the first in alphabetical order."""
-    return {word.casefold(): word for word in sorted(vocabulary, reverse=True)}
+    return {_fold(word): word for word in sorted(vocabulary, reverse=True)}
+
+
+def _fold(word: str) -> str:
+    """Case-folded, and with one apostrophe in place of its typographic variants."""
+    return word.casefold() if word.isascii() else "".join("'" if c in APOSTROPHES else c for c in word.casefold())
+
+
+def as_written(words: Iterable[str], text: str) -> list[str]:
+    """Words of a lexicon in the letter case of the transcript that they are from, and in whose order they are."""
+    tokens, at, found = text.split(), 0, []
+    folded = [_fold(token) for token in tokens]
+    for word in words:
+        if (place := next((n for n in range(at, len(folded)) if folded[n] == _fold(word)), None)) is not None:
+            word, at = tokens[place], place + 1
+        found.append(word)
+    return found
+
+
+def written_track(track: Sequence[Segment], text: str) -> list[Segment]:
+    """A track with its words as `as_written`."""
+    labels = as_written((word.label for word in track), text)
+    return [replace(word, label=label) for word, label in zip(track, labels, strict=True)]
 
 
 def in_vocabulary(data: DataDir, rules: TextRules, vocabulary: Collection[str]) -> DataDir:
@@ -480,7 +503,8 @@ class Aligner:
         check_vocabulary({"text": " ".join(words)}, model.hmm.lexicon.by_word)
         said, phones, confidence = align_samples(model, samples, rate, words)
         heard = phones_of_segments(phones, model.hmm.lexicon)
-        return replace(result_of(words_of_segments(said)), phones=heard, confidence=confidence)
+        spelled = words_of_segments(written_track(said, plain_words(text, (), self.rules.lang)))
+        return replace(result_of(spelled), phones=heard, confidence=confidence)
 
 
 def _path(value: object, name: str) -> Path:

@@ -21,6 +21,7 @@ from speech3.recipe.aligner import (
     LITTLE_S,
     TextRules,
     Trained,
+    as_written,
     english_for,
     in_vocabulary,
     map_aligner,
@@ -28,6 +29,7 @@ from speech3.recipe.aligner import (
     model_rules,
     train_aligner,
     with_further_words,
+    written_track,
 )
 from speech3.recipe.aligner_files import (
     ALIGNED,
@@ -212,7 +214,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
         )
         shutil.rmtree(out / "feats", ignore_errors=True)
         limits = limits or alignment.limits
-        found = {each.id: each for each in _results(alignment, model.data.subset(changed), source.targets)}
+        found = {each.id: each for each in _results(alignment, source.data.subset(changed), source.targets)}
     # All files, from old and new results.
     assert limits is not None
     kept = {each.id: each for each in earlier.results} if earlier else {}
@@ -307,7 +309,7 @@ def _results(found: FoundAlignment, data: DataDir, targets: Mapping[str, Target]
     widened = {whole[name] for name in aligned.retried}
     results = []
     for key, utterance in data.utterances.items():
-        target = targets.get(utterance.recording)
+        target, text = targets.get(utterance.recording), utterance.text or ""
         end_s = utterance.end_s
         if end_s is None:
             end_s = target.duration_s if target else utterance.start_s + found.durations_s.get(key, 0.0)
@@ -326,14 +328,22 @@ def _results(found: FoundAlignment, data: DataDir, targets: Mapping[str, Target]
                 speaker=utterance.speaker,
                 start_s=utterance.start_s,
                 end_s=end_s,
-                text=utterance.text or "",
-                words=moved(words.get(key, [])),
+                text=text,
+                words=moved(written_track(words.get(key, []), text)),
                 phones=moved(phones.get(key, [])),
                 status=status,
                 widened=key in widened and status != FAILED,
                 confidence=sum(sure[key]) / len(sure[key]) if key in sure else None,
                 reason=reason,
-                marked=" / ".join(marked.get(key, [])) if status == DOUBTFUL else "",
+                marked=" / ".join(_marked(each, text) for each in marked.get(key, [])) if status == DOUBTFUL else "",
             )
         )
     return results
+
+
+def _marked(transcript: str, text: str) -> str:
+    """A transcript with ``*`` around doubtful words, in the letter case of the text."""
+    words = transcript.split()
+    bare = [word.removeprefix("*").removesuffix("*") for word in words]
+    spelled = zip(words, bare, as_written(bare, text), strict=True)
+    return " ".join(word.replace(label, written) for word, label, written in spelled)

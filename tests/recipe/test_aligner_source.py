@@ -22,6 +22,7 @@ import speech3 as package
 from speech3.corpora.tiers import read_elan, read_textgrid
 from speech3.errors import SettingError, Speech3Error
 from speech3.hmm.alignment.times import Segment, read_ctm, write_textgrid
+from speech3.recipe.aligner import TextRules, as_written, case_folded
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 RATE_HZ = 8000
@@ -227,6 +228,11 @@ def test_the_model_reads_text_as_people_write_it(
         for path in (None, 3):
             with pytest.raises(SettingError, match=f"{path}: pass a path"):
                 call(path)
+
+
+def test_words_have_the_letter_case_of_their_transcript() -> None:
+    assert as_written(["AB", "CA", "B’A", "AB"], "ab Cab b'a Ab") == ["ab", "CA", "b'a", "Ab"]
+    assert TextRules().words("AB b'a cab", {"ab", "B’A"}, case_folded({"ab", "B’A"})) == ["ab", "B’A", "cab"]
 
 
 def test_tiers_name_speakers_and_stay(
