@@ -20,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig
-from speech3.data import NOISE, OnlineResampler, checked_rate, checked_samples
+from speech3.data import NOISE, OnlineResampler, audio, checked_rate, checked_samples
 from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_penalty
 from speech3.decode.grammar import bare, begins_filler, join_segments
 from speech3.decode.output import doubted, spread_over
@@ -199,7 +199,7 @@ class Stream:
             self._speaker = _OnlineSpeaker(model, speaker, known)
             recognizer = self._speaker.recognizer
         self._scores = self._speaker.scores() if self._speaker else online_scores(recognizer)
-        model_hz = features.sample_frequency or self.rate_hz
+        self._model_hz = model_hz = features.sample_frequency or self.rate_hz
         self._resampler = OnlineResampler(self.rate_hz, model_hz)
         self._cmvn = OnlineCmvn(features.norm_vars, features.global_stats)
         self._features = OnlineFeatures(features, model_hz, self._cmvn)
@@ -208,6 +208,7 @@ class Stream:
         self._segment = _Segment(recognizer, pauses or Pauses())
         self._ended: list[Result] = []
         self._samples, self._finished = 0, False
+        self._taken, self._sound_end = 0, 0  # samples at the model's rate: all, and to the end of the last sound
 
     @property
     def duration_s(self) -> float:
@@ -223,7 +224,7 @@ class Stream:
         wave_S = checked_samples(samples)
         self._samples += len(wave_S)
         self._take(self._resampler.accept(wave_S))
-        return self._segment.shown
+        return self._segment.shown if self._heard else ""
 
     def ended(self) -> list[Result]:
         """Return the results of the segments that have ended since the last call."""
@@ -235,6 +236,7 @@ class Stream:
         if not self._finished:
             self._finished = True
             self._take(self._resampler.finish())
+            self._listen(self._waiting_S)
             tail_TF = torch.cat([self._features.accept(torch.from_numpy(self._waiting_S)), self._features.finish()])
             self._read(self._scores.accept(tail_TF.numpy()))
             self._read(self._scores.finish())
@@ -245,9 +247,21 @@ class Stream:
         wave_S = np.concatenate([self._waiting_S, wave_S])
         whole = len(wave_S) - len(wave_S) % self._block
         for start in range(0, whole, self._block):
-            feats_TF = self._features.accept(torch.from_numpy(wave_S[start : start + self._block]))
+            block_S = wave_S[start : start + self._block]
+            self._listen(block_S)
+            feats_TF = self._features.accept(torch.from_numpy(block_S))
             self._read(self._scores.accept(feats_TF.numpy()))
         self._waiting_S = wave_S[whole:].copy()
+
+    def _listen(self, block_S: np.ndarray) -> None:
+        self._taken += len(block_S)
+        if not audio.is_silent(block_S):
+            self._sound_end = self._taken
+
+    @property
+    def _heard(self) -> bool:
+        """Whether there was any sound in the current segment: digital silence has no words."""
+        return self._sound_end > self._segment.begin_s * self._model_hz
 
     def _read(self, scores_TP: np.ndarray) -> None:
         if len(scores_TP):
@@ -256,7 +270,7 @@ class Stream:
                 self._end_segment()
 
     def _end_segment(self) -> None:
-        words = self._segment.end()
+        words = self._segment.end(heard=self._heard)
         if words:
             self._ended.append(result_of(words))
         if self._speaker:
@@ -349,8 +363,12 @@ class _Segment:
         self._scores, self.partial, self.shown, self.silent = [], "", "", 0
 
     @property
+    def begin_s(self) -> float:
+        return self._begin * self._output_s
+
+    @property
     def _name(self) -> str:
-        return f"{self._begin * self._output_s:.2f} s"
+        return f"{self.begin_s:.2f} s"
 
     @property
     def _outputs(self) -> int:
@@ -377,11 +395,11 @@ class _Segment:
             return silent_s >= pauses.before_words_s
         return silent_s >= (pauses.in_long_s if length_s >= pauses.long_s else pauses.after_words_s)
 
-    def end(self) -> tuple[Word, ...]:
+    def end(self, *, heard: bool) -> tuple[Word, ...]:
         words: tuple[Word, ...] = ()
         self.aligned = None
         # Skip segments that are silent throughout: to end in a final state, the search would have to put a word there.
-        if self._scores and (self.partial or self.silent < self._outputs):
+        if self._scores and heard and (self.partial or self.silent < self._outputs):
             words = self._words(np.concatenate(self._scores))
         self._begin += self._outputs
         self._restart()
@@ -413,7 +431,7 @@ class _Segment:
 
     def _timed(self, found: Hypothesis, scores_TP: np.ndarray) -> tuple[Word, ...]:
         """The words with times from an alignment, as `speech3.decode.output.word_times` finds them."""
-        recognizer, begin_s = self.recognizer, self._begin * self._output_s
+        recognizer, begin_s = self.recognizer, self.begin_s
         uncalibrated = found
         if found.confidences:
             calibrated = recognizer.settings.calibrated

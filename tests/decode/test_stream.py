@@ -11,6 +11,7 @@ from whistles import FEATURES, RATE_HZ, SAID, gaussians_to_network, save_gmm, sa
 
 import speech3
 from speech3.data.resampling import resample
+from speech3.decode import streaming
 from speech3.decode.recognizer import load_recognizer
 from speech3.decode.streaming import Pauses, Stream, silence_pdfs
 from speech3.decode.trained_model import Result
@@ -65,6 +66,14 @@ def test_words_and_times_are_those_of_offline(plain: Path, tmp_path: Path, kind:
         assert one.confidence == pytest.approx(other.confidence, abs=1e-3)
         assert one.confidence is not None and 0.5 < one.confidence <= 1
     assert partials[0] == "" and partials[-1] == offline.text
+
+
+def test_digital_silence_has_no_words(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "silence_pdfs", lambda _: np.empty(0, np.int64))  # as if it were heard as words
+    recognizer = load_recognizer(plain)
+    assert fed(recognizer.stream(RATE_HZ), np.random.default_rng(1).normal(0, 0.1, RATE_HZ), 400)[2].words
+    partials, ended, last = fed(recognizer.stream(RATE_HZ), np.zeros(3 * RATE_HZ), 400)
+    assert set(partials) == {""} and not ended and not last.words
 
 
 def test_results_do_not_depend_on_the_pieces(plain: Path) -> None:
