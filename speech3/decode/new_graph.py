@@ -39,6 +39,7 @@ from speech3.language import (
 from speech3.runtime import read_json, say, write_text
 
 _DROPPED = "dropped.txt"
+_PUNCTUATION = '.,;:!?…"“”„«»()¿¡।。、，！？；：؟،'
 _ORDER = 3  # default order of a model estimated from --text
 
 
@@ -91,7 +92,9 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
             hmm = with_pronunciations(hmm, pronunciations, str(source))
     named = [*(language.words if isinstance(language, WordGraph) else ()), *(word.word for word in added)]
     named = [word for word in dict.fromkeys(named) if word not in hmm.lexicon.by_word]
-    _check_case(named, own.lexicon, sources.add or sources.grammar or sources.sentences)
+    source = sources.add or sources.grammar or sources.sentences
+    _check_case(named, own.lexicon, source)
+    _check_punctuation(named, own.lexicon, source)
     hmm, guessed = _pronounced(hmm, sources, language, named, directory / G2P)
     lm = from_word_graph(language, hmm.lexicon) if isinstance(language, WordGraph) else language
     if sources.add and isinstance(lm, ArpaLm):
@@ -240,6 +243,15 @@ def _check_case(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> 
                 raise DataError(
                     f"{source}: {listed(wrong)}: the model's words are in {case} case; write {changed(wrong[0])}"
                 )
+
+
+def _check_punctuation(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> None:
+    """Refuse words with punctuation at an edge that no word of the lexicon has: `on.` would not be the word `on`."""
+    own = {edge for word in lexicon.by_word for edge in (word[:1], word[-1:])}
+    marks = "".join(mark for mark in _PUNCTUATION if mark not in own)
+    if wrong := [word for word in words if is_word(word) and word.strip(marks) != word]:
+        plain = wrong[0].strip(marks) or "words alone"
+        raise DataError(f"{source}: {listed(wrong)}: the model's words have no punctuation; write {plain}")
 
 
 def _with_added(

@@ -169,6 +169,7 @@ def test_other_pronunciations_keep_the_numbers_of_phones() -> None:
         ({"add": "BAA a q\n"}, r"add: BAA: q is not a phone of the model; .*SIL, a, b"),
         ({"add": "BAA\n"}, r"BAA: no pronunciation, and none can be guessed: the model's lexicon: 3 words.*--lang"),
         ({"add": "Baa b a\nNo\n"}, r"add: No: the model's words are in upper case; write NO"),
+        ({"sentences": "AB, A BB.\n"}, r"sentences: AB,, BB\.: the model's words have no punctuation; write AB$"),
         ({"add": "BAA like C b a\n"}, r"add:1: BAA is to be like C, which is not in the language model"),
         ({"add": "BAA 1e6 b a\n"}, r"add: together, the words would take 100% of the probability"),
         ({"add": "BAA 2 b a\nBAA 3 a b\n"}, r"add:2: BAA has another weight than in line 1"),
