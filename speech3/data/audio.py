@@ -49,6 +49,7 @@ _EXAMINED = {"WAV", "WAVEX", "RF64", "W64", "AIFF", "CAF", "AU", "NIST", "FLAC",
 _UNKNOWN_LENGTH = 1 << 40  # libsndfile returns this or more if the header has no length
 _HEARD_AT_ONCE_S = 10.0
 _SILENCE = 2.0**-16  # half a step of 16 bits
+CLIPPED = 0.005  # share of the samples that are cut off; less is hardly heard
 _MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; a lost frame makes a difference of 529 or more
 
 

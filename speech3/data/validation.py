@@ -12,14 +12,14 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
 
 from speech3.data import paths
-from speech3.data.audio import AudioError, AudioInfo, channel_mix, read_blocks, segment_fault
+from speech3.data.audio import CLIPPED, AudioError, AudioInfo, channel_mix, clipped_share, read_blocks, segment_fault
 from speech3.data.audio import info as audio_info
 from speech3.data.datadir import DataDir, Fault, Utterance, parse, read_table, write_datadir
 from speech3.data.lost_bytes import Damage, find_damage, write_mended
@@ -35,6 +35,7 @@ FRAME_S = 0.025  # one analysis window; shorter utterances have no frame
 # With fewer recordings, starting processes costs more time than it saves (FSDD's 3,000: 0.7 s in one, 1.6 s in two).
 _MANY_RECORDINGS = 5000
 _BLOCK_S = 60.0  # of a recording in memory
+_WINDOW_S, _MUTED_S = 0.02, 2.0  # a shorter stretch without any sound may be a pause that was edited
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Scan:
     silent: frozenset[str]  # utterances whose samples are all the same
     damage: Damage | None = None  # bytes that are missing or too many
     channels: str = ""  # which of several channels are used, if not the average of all
+    clipped: float = 0.0  # share of the samples that are cut off
+    muted_s: tuple[float, float] = (0.0, 0.0)  # the longest stretch without any sound
 
 
 @dataclass(frozen=True)
@@ -146,12 +149,44 @@ def _scan(directory: Path, item: tuple[str, list[Utterance]]) -> Scan:
     value, utterances = item
     try:
         found = audio_info(value, directory=directory)
-        silent = _silent(read_blocks(value, _BLOCK_S, directory=directory), utterances, found.sample_rate_hz)
+        sound = _Sound(found.sample_rate_hz)
+        blocks = sound.heard(read_blocks(value, _BLOCK_S, directory=directory))
+        silent = _silent(blocks, utterances, found.sample_rate_hz)
         channels = channel_mix(value, directory=directory).why if found.channels > 1 else ""
         damage = find_damage(value, directory=directory)
     except AudioError as error:
         return Scan(None, error, frozenset())
-    return Scan(found, None, silent, damage, channels)
+    return Scan(found, None, silent, damage, channels, sound.clipped, sound.muted_s)
+
+
+@dataclass
+class _Sound:
+    """What is odd in the sound of a recording: samples that are cut off, a stretch without any sound."""
+
+    rate_hz: int
+    _samples: int = 0
+    _clipped: float = 0.0
+    _sounding: list[np.ndarray] = field(default_factory=list)  # whether there is any in each window
+
+    def heard(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Listen to blocks, and pass them on."""
+        size = max(1, round(_WINDOW_S * self.rate_hz))
+        for block_S in blocks:
+            self._samples += len(block_S)
+            self._clipped += clipped_share(block_S) * len(block_S)
+            self._sounding.append(np.ptp(block_S[: len(block_S) // size * size].reshape(-1, size), axis=1) > 0)
+            yield block_S
+
+    @property
+    def clipped(self) -> float:
+        return self._clipped / max(self._samples, 1)
+
+    @property
+    def muted_s(self) -> tuple[float, float]:
+        """Beginning and end of the longest stretch of equal samples, rounded to windows."""
+        edges = np.flatnonzero(np.concatenate([[True], *self._sounding, [True]]))
+        longest = int(np.argmax(np.diff(edges)))
+        return float(edges[longest] * _WINDOW_S), float((edges[longest + 1] - 1) * _WINDOW_S)
 
 
 def _silent(blocks: Iterable[np.ndarray], utterances: Sequence[Utterance], rate_hz: int) -> frozenset[str]:
@@ -272,6 +307,22 @@ def _digital_silence(scanned: ScannedData) -> Iterator[Fault]:
             yield Fault("digital silence", where, utterance.id, "all its samples are equal", remedy, warning=True)
 
 
+def _odd_sound(scanned: ScannedData) -> Iterator[Fault]:
+    """Recordings that were clipped, and utterances in which the microphone was off for a while: only warnings."""
+    for recording, scan in scanned.scans.items():
+        if scan.clipped > CLIPPED:
+            problem = f"is clipped: {scan.clipped:.1%} of its samples are cut off"
+            yield scanned.fault(recording, "clipped", problem, "record at a lower level", warning=True)
+    for utterance, found in scanned:
+        scan, where = scanned.scans[utterance.recording], scanned.data.recordings[utterance.recording]
+        begin_s, end_s = scan.muted_s
+        begin_s, end_s = max(begin_s, utterance.start_s), min(end_s, utterance.start_s + duration_s(utterance, found))
+        if end_s - begin_s >= _MUTED_S and utterance.id not in scan.silent:
+            problem = f"has no sound from {begin_s:.2f} to {end_s:.2f} s of the recording: all samples are equal"
+            remedy = "listen: was the microphone off while somebody spoke?"
+            yield Fault("muted", where, utterance.id, problem, remedy, warning=True)
+
+
 def _markup(scanned: ScannedData) -> Iterator[Fault]:
     """Tags, names of speakers and noises in parentheses, which count as words in a data directory: one of each kind."""
     found: dict[str, list[tuple[str, Remark]]] = {}
@@ -298,6 +349,7 @@ VALIDATORS = (
     _segments_outside,
     _too_short,
     _digital_silence,
+    _odd_sound,
 )
 
 

@@ -49,7 +49,6 @@ from speech3.runtime import progress, say, write_text
 
 _SHOWN = 10
 _BLOCK_S = 10.0  # how much of a long recording is read at once, and is examined for clipping
-_CLIPPED = 0.005  # share of the samples; less is hardly heard
 _ADAPT_S = 300.0  # how much of a speaker is enough to adapt to: more changes little, and must fit in memory
 
 
@@ -291,7 +290,7 @@ def _transcribed(recognizer: TrainedModel, using: TrainedModel, path: Path, name
 
 
 def _say_clipped(name: str, wave_S: np.ndarray) -> None:
-    if (share := audio.clipped_share(wave_S)) > _CLIPPED:
+    if (share := audio.clipped_share(wave_S)) > audio.CLIPPED:
         say(f"{name}: clipped ({share:.1%} of the samples are cut off); record at a lower level: expect more errors")
 
 

@@ -152,6 +152,18 @@ def test_constant_samples_are_silence_and_quiet_ones_are_not(make):
     assert [fault.subject for fault in report.warnings] == ["u1"] and not report.faults
 
 
+def test_clipping_and_a_microphone_that_was_off_are_warnings(make):
+    directory, noise = make(), np.random.default_rng(1).normal(0, 0.1, 8 * 8000)
+    _put(directory, "u1", np.clip(10 * noise, -0.5, 0.5))
+    noise[3 * 8000 : 6 * 8000] = 0
+    _put(directory, "u2", noise)
+    report = validate(directory)
+    assert [(fault.kind, fault.subject) for fault in report.warnings] == [("clipped", "u1"), ("muted", "u2")]
+    assert "3.00 to 6.00 s" in report.warnings[1].problem and not report.faults
+    (directory / "segments").write_text("u1 u2 0 2.9\nu2 u2 2.9 4.5\nu3 u2 6.1 8\n")
+    assert not validate(directory).warnings
+
+
 def test_a_missing_end_is_a_warning_and_the_rest_is_used(make, tmp_path):
     directory = make()
     _cut(directory, "u2", samples=400)
