@@ -6,6 +6,7 @@ it, and for tests, which need not quote sentences.
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 MOST_BAD = 0.05  # share of all utterances
 MOST_UNALIGNED = 0.25  # the same where training goes on with those that can be aligned
@@ -17,6 +18,11 @@ class Speech3Error(Exception):
 
     The command line prints it as ``error: ...`` with exit status 1 and without a traceback.
     """
+
+    @cached_property
+    def remedy(self) -> str:
+        """What to do, the end of the message; empty if it does not say."""
+        return str(self).partition("; ")[2]
 
     def restated(self, message: str) -> "Speech3Error":
         """An error of the same kind with another message, for a caller that knows more about the place."""

@@ -10,6 +10,7 @@ import pytest
 import speech3
 from speech3 import engine
 from speech3.cli import main
+from speech3.data import AudioError
 from speech3.errors import DataError, MissingError, Speech3Error, check_bad, check_platform
 
 
@@ -66,3 +67,10 @@ def test_windows_gets_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     with pytest.raises(SystemExit, match="1"):
         main()
     assert capsys.readouterr().err.startswith("error: speech3 runs on Linux and macOS")
+
+
+def test_the_remedy_is_the_end_of_the_message() -> None:
+    error = MissingError("a.txt: no such file; make it, or; pass another")
+    assert error.remedy == "make it, or; pass another"
+    assert MissingError("a.txt: no such file").remedy == ""
+    assert AudioError("kind", "a.wav", "is empty", "record it again").remedy == "record it again"

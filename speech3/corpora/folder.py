@@ -138,9 +138,9 @@ class _Found:
         self.faults.append(Fault(kind, str(where), subject, problem, remedy))
 
     def unreadable(self, transcript: Path, error: Speech3Error) -> None:
-        whole = re.sub(r"^(\d+):", r"line \1:", str(error).removeprefix(f"{transcript}:").strip())
-        problem, _, remedy = whole.rpartition("; ")
-        self.skip("unreadable transcript", transcript, problem, remedy)
+        problem = str(error).removeprefix(f"{transcript}:").removesuffix(f"; {error.remedy}").strip()
+        problem = re.sub(r"^(\d+):", r"line \1:", problem)
+        self.skip("unreadable transcript", transcript, problem, error.remedy)
 
 
 def read_folder(

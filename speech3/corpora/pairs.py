@@ -203,18 +203,22 @@ def find_pairs(
     faults += _unused(files, texts, {item.transcript for item in items.values()}, alone.keys())
     if not items:
         maybe = [os.path.relpath(path, source) for path in (*files, *around) if path.suffix.lower() in _TABLES]
-        raise DataError(f"{source}: {_why_none(audio, texts, faults, maybe)}")
+        unread = [others[key] for path in audio if (key := (path.parent, stem(path))) in others]
+        raise DataError(f"{source}: {_why_none(audio, texts, faults, maybe, unread)}")
     return list(items.values()), faults
 
 
-def _why_none(audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fault], tables: Sequence[str]) -> str:
+def _why_none(
+    audio: Sequence[Path], texts: Sequence[Path], faults: Iterable[Fault], tables: Sequence[str], unread: Sequence[str]
+) -> str:
+    """`tables` and `unread`: files that may have the words, but are not read: tables, and files beside recordings."""
     if unclear := [fault for fault in faults if fault.kind in ("unclear transcript", "unreadable table")]:
         return f"no recording has a transcript of its own, for instance: {unclear[0]}"
     example = f", such as {audio[0].stem}.TextGrid beside {audio[0].name}" if audio else ""
     return (
         f"recordings: {len(audio)}, transcripts: {len(texts)}, but no names match; each recording needs a"
         f" transcript (.eaf, .TextGrid, .srt, .txt or .lab) of its name{example}"
-        + next((f"; {Path(f.where).name} {f.problem}" for f in faults if f.problem.endswith(")")), "")
+        + (f"; {unread[0]} is not read as one" if unread else "")
         + (f"; no words of recordings were found in {listed(tables, _SHOWN)}: {_TO_READ_IT}" if tables else "")
     )
 

@@ -148,8 +148,8 @@ def rows_of(
         try:
             rows, absent = _read(path, _Places(every, path.parent)) or ([], [])
         except Speech3Error as error:
-            problem, _, remedy = str(error).removeprefix(f"{path}: ").rpartition("; ")
-            faults.append(Fault("unreadable table", str(path), "", problem, remedy))
+            problem = str(error).removeprefix(f"{path}: ").removesuffix(f"; {error.remedy}")
+            faults.append(Fault("unreadable table", str(path), "", problem, error.remedy))
             continue
         if absent and source in path.parents:
             problem = f"names {len(absent):,} recordings that are not there, such as {absent[0][:_EXAMPLE]}"

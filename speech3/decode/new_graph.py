@@ -209,7 +209,9 @@ def _pronounced(
     except Speech3Error as error:
         lexicon = hmm.lexicon  # too small to learn a notation from, espeak-ng helps only if its own is in it
         espeak = not sources.lang and (len(lexicon.by_word) >= ENOUGH_PAIRS or not is_arpabet(lexicon.phones))
-        why = str(error).partition("; add pronunciations")[0]  # that is advice for recipes
+        why = str(error)
+        if isinstance(error, DataError):  # its remedy is for recipes
+            why = why.removesuffix(f"; {error.remedy}")
         raise error.restated(
             f"{listed(unknown)}: no pronunciation, and none can be guessed: {why}; pass them with --lexicon FILE"
             f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if espeak else ''}"

@@ -170,7 +170,7 @@ class TrainedModel:
         try:
             found = cls(*_read(model))
         except MissingError as error:
-            if ";" in str(error):  # it has a remedy
+            if error.remedy:
                 raise
             raise error.restated(f"{error}; copy the whole model directory again, or train the model again") from error
         return replace(found, sat=TrainedModel.load(found.directory / SAT)) if found.features.adapted else found
