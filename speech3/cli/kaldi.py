@@ -22,7 +22,7 @@ def import_(
 ) -> None:
     """Import a Kaldi alignment (senones to train on) and optionally Kaldi's decoding graph.
 
-    `speech3 import exp/tri3_ali exp/tri3 --lang data/lang --graph exp/tri3/graph`
+    `speech3 import exp/tri3_ali exp3/tri3 --lang data/lang --graph exp/tri3/graph`
 
     `OUT/ali.ark` holds a pdf for each frame, for `speech3 pack DIR FRAMES --ali OUT --features PRESET`; OUT is then the
     `hmm` of `speech3 train`, and the trained model decodes with Kaldi's graph. With `--lang`, and if all phones have

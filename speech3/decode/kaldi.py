@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from speech3.decode.graph import check_graph
-from speech3.errors import DataError, FormatError, MismatchError
+from speech3.errors import DataError, FormatError, MismatchError, OccupiedError, listed
 from speech3.hmm import Hmm, PdfsOnly, TransitionModel, open_alignment, read_symbol_table
 from speech3.io import Fst, from_kaldifst, read_fst, write_ark, write_fst
 from speech3.runtime import explained_disk_errors, write_json, write_text
 
 _REMEDY = "pass the graph directory that mkgraph.sh made for this model"
+_WRITTEN = {"hmm.json", "tree.safetensors", "lexiconp.txt", "lexiconp_silprob.txt", "ali.ark", "graph"}
 
 
 def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> dict[str, Any]:
@@ -94,9 +95,12 @@ def import_kaldi(alignment: Path, out: Path, lang: Path | None = None, graph: Pa
     Raises
     ------
     Speech3Error
-        A file is missing or damaged, or two files belong to different models; the message names them.
+        A file is missing or damaged, or two files belong to different models; the message names them. `out` has files
+        that no import wrote, such as Kaldi's own model and graph.
     """
     kaldi = open_alignment(alignment)
+    if others := sorted({path.name for path in out.iterdir()} - _WRITTEN if out.is_dir() else ()):
+        raise OccupiedError(f"{out}: is not an earlier import: it has {listed(others, 3)}; choose another OUT")
     with explained_disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
@@ -114,7 +118,7 @@ def import_kaldi(alignment: Path, out: Path, lang: Path | None = None, graph: Pa
 
 def _publish(staged: Path, out: Path) -> None:
     out.mkdir(exist_ok=True)
-    for name in ("hmm.json", "tree.safetensors", "lexiconp.txt", "lexiconp_silprob.txt", "ali.ark"):
+    for name in _WRITTEN - {"graph"}:
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / "graph", ignore_errors=True)
     for path in sorted(staged.iterdir(), key=lambda path: path.name == "hmm.json"):  # last: if it exists, the rest does

@@ -254,6 +254,17 @@ def test_lang_and_graph_of_others(mine: Path) -> None:
     assert not list(mine.glob("out*")) and not list(mine.glob(".out*"))
 
 
+def test_kaldis_own_files_are_not_replaced(mine: Path) -> None:
+    before = {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()}
+    refused(
+        speech3("import", "ali", "ali", "--graph", "graph", cwd=mine), "ali: is not an earlier import: it has ali.1"
+    )
+    refused(speech3("import", "ali", "lang", cwd=mine), "lang: is not an earlier import")
+    assert before == {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()}
+    for _ in range(2):  # an earlier import is
+        assert speech3("import", "ali", "out", "--graph", "graph", cwd=mine).returncode == 0
+
+
 def test_an_alignment_of_other_utterances(trained: Path, mine: Path) -> None:
     ali = mine / "of_others"
     shutil.copytree(trained / "imported", ali)

@@ -3,6 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from speech3.errors import OccupiedError
 from speech3.hmm.kaldi.convert import export_kaldi
 from speech3.hmm.model import Hmm
 from speech3.language.lexicon import Silences
@@ -16,3 +19,10 @@ def test_a_dictionary_without_silence_probabilities_leaves_no_old_ones(hmm: Hmm,
     assert "<s> 0.9\n</s>_s 2\n</s>_n 0.1\n" in (tmp_path / "dict" / "silprob.txt").read_text()
     export_kaldi(hmm, tmp_path)
     assert not files & {path.name for path in (tmp_path / "dict").iterdir()}
+
+
+def test_a_model_of_kaldi_is_not_replaced(hmm: Hmm, tmp_path: Path) -> None:
+    (tmp_path / "final.mdl").write_bytes(b"\0B<TransitionModel> ")
+    with pytest.raises(OccupiedError, match=r"final\.mdl"):
+        export_kaldi(hmm, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["final.mdl"]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import FormatError, MismatchError, MissingError, Speech3Error
+from speech3.errors import FormatError, MismatchError, MissingError, OccupiedError, Speech3Error
 from speech3.hmm.kaldi.model import (
     NO_PDF,
     KaldiTree,
@@ -177,7 +177,11 @@ def export_kaldi(hmm: Hmm, out: Path) -> None:
     but only if phones have no positions. So a phone's position in the word is written ``-B``, not ``_B``, and listed
     for Kaldi in ``dict/word_boundary.txt``. The window of Kaldi's tree has only the neighbours that our tree asks
     about.
+
+    Raises Speech3Error: `out` has a model that no export wrote, such as Kaldi's own.
     """
+    if (out / "final.mdl").exists() and not (out / "dict").is_dir():
+        raise OccupiedError(f"{out}: has a final.mdl that is not from an earlier export; choose another OUT")
     width = hmm.tree.width
     write_text(out / "tree", tree_text(_root(hmm, width), width, width // 2))
     topology = _topology(hmm)
