@@ -101,7 +101,7 @@ def train_neural(
         network = neural.Network(config, text.count_V)
     lm = NeuralLm(config, text.units, network, text.pieces, str(out))
     held_out = neural.read_known(lm, [dev]) if dev else None
-    _check_same(out, config, text)
+    _check_same(out, config, text, held_out)
     items = Sentences(text.unit_T, config.longest)
     sampler = SimilarLengths(items.length_I, config.minibatch)
     metrics, best = Metrics(out / METRICS), math.inf
@@ -124,9 +124,12 @@ def train_neural(
     return TrainedNeural(neural.read_neural(out), text.words, text.unknown)
 
 
-def _check_same(out: Path, config: NeuralLmConfig, text: UnitText) -> None:
-    digest = hashlib.sha256(text.unit_T.tobytes() + "\n".join(text.units).encode()).hexdigest()[:16]
-    run = {"text": digest, **config.model_dump(mode="json", exclude=_CHANGEABLE)}
+def _check_same(out: Path, config: NeuralLmConfig, text: UnitText, held_out: Sequence[Sequence[str]] | None) -> None:
+    read = {"text": text.unit_T.tobytes() + "\n".join(text.units).encode()}
+    if held_out:
+        read["dev"] = "\n".join(map(" ".join, held_out)).encode()
+    digests = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in read.items()}
+    run = {**digests, **config.model_dump(mode="json", exclude=_CHANGEABLE)}
     if (out / RUN).exists() and (before := read_json(out / RUN)) != run:
         different = sorted(key for key in {*run, *before} if run.get(key) != before.get(key))
         raise OccupiedError(

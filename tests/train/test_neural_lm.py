@@ -54,6 +54,8 @@ def test_a_stopped_training_ends_as_one_that_was_not_stopped(text: Path, tmp_pat
     assert all(torch.equal(one[name], other[name]) for name in one)
     with pytest.raises(OccupiedError, match="holds a training with other values of width"):
         train_neural([text], tmp_path / "parts", CONFIG.model_copy(update={"width": 8}))
+    with pytest.raises(OccupiedError, match="other values of dev"):  # its perplexity is not known
+        train_neural([text], tmp_path / "parts", CONFIG, dev=text)
     text.write_text("the cat sees\n" * 8)
     with pytest.raises(Speech3Error, match="other values of text"):
         train_neural([text], tmp_path / "parts", CONFIG)
