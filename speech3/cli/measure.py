@@ -76,9 +76,9 @@ def score(
     sclite: `.trn`, `.ctm`, and `.stm` as a reference for `.ctm`. Alternatives (`{ um / uh / @ }`), optional words in
     parentheses, comments (`;;`) and IGNORE_TIME_SEGMENT_IN_SCORING are scored as `sclite -D` does, but letter case
     counts: sclite's default is `--normalize lower`. Texts are compared as they are unless you normalise them:
-    `--normalize nfkc,lower,punct`. Utterances missing from HYP count as deletions. CER counts the characters of the
-    words joined by single spaces, without a space next to a letter of a script that is written without spaces (Chinese,
-    Japanese, Thai, ...).
+    `--normalize nfkc,lower,punct`. Utterances missing from HYP count as deletions; `<unk>` and `<noise>` are not words,
+    and are left out of both texts. CER counts the characters of the words joined by single spaces, without a space next
+    to a letter of a script that is written without spaces (Chinese, Japanese, Thai, ...).
 
     To compare two systems and test whether their difference is significant:
 
@@ -110,6 +110,10 @@ def score(
     # Read the texts, or the best paths of lattices.
     paths = [ref, hyp, *([against] if against else [])]
     if any(path.suffix == ".ark" for path in paths[1:]):
+        if card and hyp.suffix == ".ark":
+            raise SettingError(
+                f"--card {card}: the oracle error rate of lattices is not the model's; pass the text that it recognised"
+            )
         if steps:
             raise SettingError(
                 "--normalize: cannot be used with lattices; normalise REF so that its words are those of the lattice"
@@ -160,11 +164,11 @@ def score(
     kinds = "; ".join(_KINDS[kind] for kind in dict.fromkeys(texts.readings))
     print(f"read as     {kinds}" + (" (detected; set it with --format)" if text_format is Format.auto else ""))
     print(f"normalised  {', '.join(steps) or 'nothing'}\nspeakers    {speaker_note}\n")
-    print(tables.full(scores[0]))
+    print((f"{hyp}\n" if paired else "") + tables.full(scores[0]))
     if reliability:
         print(f"\n{confidence_lines(reliability)}")
     if paired:
-        print(f"\nagainst {against}\n{tables.summary(scores[1])}\n")
+        print(f"\n{against}\n{tables.summary(scores[1])}\n")
         print(tables.paired_test_lines(paired, str(hyp), str(against)))
     print("".join(f"\nwarning: {line}" for line in warnings))
     if details:

@@ -412,7 +412,7 @@ class _Reader:
                 unknown.append(key)
         if unknown:
             problem = f"has <unk> in its transcript, as {len(unknown) - 1:,} others: the symbol for words without a"
-            problem += " pronunciation, which is trained and scored as a word"
+            problem += " pronunciation, which is trained as a word and left out of error rates"
             remedy = "write the word, or leave the utterance out"
             self._at(table, unknown[0], "unknown word in text", problem, remedy, warning=True)
         return kept

@@ -17,6 +17,7 @@ import numpy as np
 
 from speech3.data import normalize_text
 from speech3.errors import Speech3Error
+from speech3.evaluate.text import scored_words
 from speech3.evaluate.wer import Score
 from speech3.hmm import Segment, read_ctm
 
@@ -86,7 +87,7 @@ def reliability_of(score: Score, tracks: Mapping[str, Sequence[Segment]]) -> Rel
     used = 0
     for utterance in scored:
         words = tracks.get(utterance.name, ())
-        track = [word.confidence for word in words if normalize_text(word.label, score.normalize)]
+        track = [word.confidence for word in words if scored_words(normalize_text(word.label, score.normalize))]
         known = [each for each in track if each is not None]
         if len(known) == len(track) == len(utterance.hyp):
             used += 1

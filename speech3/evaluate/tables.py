@@ -114,6 +114,11 @@ def warnings(score: Score, hypothesis: str) -> list[str]:
             f"{hypothesis} has utterances that are not in the reference ({count}) and not scored: "
             f"{listed(score.extra, _NAMED)}"
         )
+    if score.left_out:
+        found.append(
+            f"{score.left_out} symbols for noise and unknown words (<unk>, <noise>) in {hypothesis} and the reference"
+            " are not scored"
+        )
     if not any(utterance.hyp for utterance in score.utterances):
         found.append(f"{hypothesis} holds no words: every hypothesis is empty; check the decoder's messages")
     return found + _same_to_a_reader(score) + _differently_written(score)
@@ -174,8 +179,8 @@ def _of(total: int, which: str) -> str:
 def paired_test_lines(test: PairedTest, first: str, other: str) -> str:
     low, high = (100 * value for value in test.difference_ci95)
     return (
-        f"difference {100 * test.difference:+.2f} [{low:+.2f}, {high:+.2f}]  p = {test.p_value:.4f}, "
-        f"matched-pairs randomisation test over {test.units}\n{test.verdict(first, other)}"
+        f"WER of {other} minus WER of {first}: {100 * test.difference:+.2f} [{low:+.2f}, {high:+.2f}]\n"
+        f"p = {test.p_value:.4f}, matched-pairs randomisation test over {test.units}\n{test.verdict(first, other)}"
     )
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import jiwer
 
-from speech3.data import looks_like_ids, normalize_text
+from speech3.data import NOISE, OTHER_SPEECH, looks_like_ids, normalize_text
 from speech3.errors import DataError, FormatError, MismatchError, MissingError, SettingError, listed
 from speech3.evaluate import formats
 from speech3.evaluate.formats import Line, Sclite
@@ -34,6 +34,7 @@ _UNSPACED = "\u3001-\u30ff\u3105-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\u
 _UNSPACED += "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _NO_SPACE = re.compile(rf"(?<=[{_UNSPACED}]) | (?=[{_UNSPACED}])")
 PHONE_CLASSES = ("phones39",)  # the normalisation for phone error rates
+NOT_SCORED = frozenset({NOISE, OTHER_SPEECH})  # they stand for sounds, or for words that nobody knows
 
 
 def allowed(line: Line) -> Allowed:
@@ -137,6 +138,11 @@ def _align(ref: list[Token], hyp: list[str]) -> tuple[int, list[str]]:
             j -= 1
             heard.append(hyp[j])
     return rows[-1][-1], heard[::-1]
+
+
+def scored_words(text: str) -> str:
+    """The words of a text that count in an error rate: all but `NOT_SCORED`, in any letter case."""
+    return " ".join(word for word in text.split() if word.lower() not in NOT_SCORED) if "<" in text else text
 
 
 def characters(text: str) -> str:

@@ -24,7 +24,7 @@ import numpy as np
 
 from speech3.data import lower_case, normalize_text, words_with_sharp_s
 from speech3.errors import DataError, MismatchError, MissingError
-from speech3.evaluate.text import characters
+from speech3.evaluate.text import characters, scored_words
 
 RESAMPLES = 10_000
 _CHUNK = 2_000_000  # numbers drawn at a time, to limit memory
@@ -61,12 +61,23 @@ def rate_interval(errors_U: np.ndarray, lengths_U: np.ndarray, seed: int = 0) ->
 
 
 def difference_interval(
-    errors_U: np.ndarray, other_errors_U: np.ndarray, lengths_U: np.ndarray, seed: int = 0
+    errors_U: np.ndarray,
+    other_errors_U: np.ndarray,
+    lengths_U: np.ndarray,
+    other_lengths_U: np.ndarray | None = None,
+    seed: int = 0,
 ) -> tuple[float, float]:
-    """95 % percentile interval of the rate of `other` minus that of the first system, over the same drawn units."""
-    sums_RC = _resampled_sums(np.stack([other_errors_U - errors_U, lengths_U], axis=1), seed)
-    sums_RC = sums_RC[sums_RC[:, 1] > 0]
-    return _interval(sums_RC[:, 0] / sums_RC[:, 1])
+    """95 % percentile interval of the rate of `other` minus that of the first system, over the same drawn units.
+
+    `other_lengths_U`: None if they are the same; references with alternatives may differ in length.
+    """
+    if other_lengths_U is None or np.array_equal(lengths_U, other_lengths_U):
+        sums_RC = _resampled_sums(np.stack([other_errors_U - errors_U, lengths_U], axis=1), seed)
+        sums_RC = sums_RC[sums_RC[:, 1] > 0]
+        return _interval(sums_RC[:, 0] / sums_RC[:, 1])
+    sums_RC = _resampled_sums(np.stack([errors_U, lengths_U, other_errors_U, other_lengths_U], axis=1), seed)
+    sums_RC = sums_RC[(sums_RC[:, 1] > 0) & (sums_RC[:, 3] > 0)]
+    return _interval(sums_RC[:, 2] / sums_RC[:, 3] - sums_RC[:, 0] / sums_RC[:, 1])
 
 
 def matched_pairs_p(errors_U: np.ndarray, other_errors_U: np.ndarray, seed: int = 0) -> float:
@@ -146,6 +157,7 @@ class Score:
     missing: tuple[str, ...]
     extra: tuple[str, ...]
     normalize: tuple[str, ...]
+    left_out: int  # number of symbols such as `<unk>` in both texts, which are not scored
 
     @property
     def wer(self) -> float:
@@ -257,8 +269,8 @@ def score(
     """Score hypotheses against references.
 
     WER counts words; CER counts the characters of the words joined by single spaces, without spaces next to letters of
-    scripts that do not use them (`characters`). The reference of an utterance may be empty: all words of its hypothesis
-    are insertions.
+    scripts that do not use them (`characters`). ``<unk>`` and ``<noise>`` are not words and left out (`scored_words`).
+    The reference of an utterance may be empty: all words of its hypothesis are insertions.
 
     Parameters
     ----------
@@ -283,8 +295,10 @@ def score(
     lower = partial(
         lower_case, language=language, spellings=words_with_sharp_s((*ref.values(), *hyp.values()), language)
     )
-    refs = [normalize_text(ref[name], normalize, lower) for name in names]
-    hyps = [normalize_text(hyp.get(name, ""), normalize, lower) for name in names]
+    said = [normalize_text(ref[name], normalize, lower) for name in names]
+    heard = [normalize_text(hyp.get(name, ""), normalize, lower) for name in names]
+    refs, hyps = list(map(scored_words, said)), list(map(scored_words, heard))
+    written, counted = (sum(len(text.split()) for text in texts) for texts in ((*said, *heard), (*refs, *hyps)))
     if not any(refs):
         raise DataError("the reference holds no words" + (" after normalisation" if normalize else ""))
     by_word = jiwer.process_words(refs, hyps)
@@ -305,6 +319,7 @@ def score(
         missing=tuple(name for name in names if name not in hyp),
         extra=tuple(name for name in hyp if name not in ref),
         normalize=tuple(normalize),
+        left_out=written - counted,
     )
 
 
@@ -319,12 +334,13 @@ def paired_test(first: Score, other: Score, seed: int = 0, metric: Metric = "WER
         raise MismatchError("two systems can be compared only on the same reference utterances; score both on one set")
     known = len(first.speakers) >= FEW_SPEAKERS
     groups = _groups(first.utterances) if known else np.arange(len(first.utterances))
-    lengths_U = _sums([u.counts(metric).length for u in first.utterances], groups)
-    first_U = _sums([u.counts(metric).errors for u in first.utterances], groups)
-    other_U = _sums([u.counts(metric).errors for u in other.utterances], groups)
+    first_U, other_U = (_sums([u.counts(metric).errors for u in s.utterances], groups) for s in (first, other))
+    lengths_U, other_lengths_U = (
+        _sums([u.counts(metric).length for u in s.utterances], groups) for s in (first, other)
+    )
     return PairedTest(
         difference=other.counts(metric).rate - first.counts(metric).rate,
-        difference_ci95=difference_interval(first_U, other_U, lengths_U, seed),
+        difference_ci95=difference_interval(first_U, other_U, lengths_U, other_lengths_U, seed),
         p_value=matched_pairs_p(first_U, other_U, seed),
         units=f"{len(lengths_U)} {'speakers' if known else 'utterances'}",
     )

@@ -144,3 +144,15 @@ def test_the_verb_scores_sclites_formats(tmp_path: Path) -> None:
     output = CliRunner().invoke(app, [str(tmp_path / "ref.stm"), str(tmp_path / "hyp.ctm")]).output
     assert "read as     stm: segments with times; ctm: words with times" in output
     assert "WER 33.33" in output and "anna" in output and "1 references have alternatives" in output
+
+
+def test_a_difference_says_of_what_it_is(paths: tuple[str, str]) -> None:
+    output = CliRunner().invoke(app, [*paths, "--against", paths[0]]).output
+    assert f"WER of {paths[0]} minus WER of {paths[1]}: -50.00 [" in output
+
+
+def test_symbols_that_are_not_scored_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "ref").write_text("u1 one two\nu2 three\n")
+    (tmp_path / "hyp").write_text("u1 one <unk> two\nu2 three\n")
+    output = CliRunner().invoke(app, [str(tmp_path / "ref"), str(tmp_path / "hyp")]).output
+    assert "WER 0.00" in output and "warning: 1 symbols" in output

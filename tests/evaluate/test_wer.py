@@ -183,3 +183,17 @@ def test_compare_finds_a_clear_winner_and_no_difference() -> None:
 def test_compare_needs_the_same_references() -> None:
     with pytest.raises(Speech3Error, match="same reference"):
         paired_test(score({"a": "x"}, {"a": "x"}), score({"b": "x"}, {"b": "x"}))
+
+
+def test_references_of_other_lengths_have_their_own_rates() -> None:
+    # Of { a / b c d e } x, each system is scored against what is nearest to it: two words, or five.
+    first = score({"u": "a x", "v": "y z"}, {"u": "a x", "v": "y q"})
+    other = score({"u": "b c d e x", "v": "y z"}, {"u": "b c d x", "v": "y z"})
+    paired = paired_test(first, other)
+    assert paired.difference == pytest.approx(1 / 7 - 1 / 4)
+    assert paired.difference_ci95 == pytest.approx((-1 / 2, 1 / 5))  # v drawn twice, u drawn twice
+
+
+def test_symbols_are_not_words() -> None:
+    result = score({"u": "one <unk> two", "v": "three"}, {"u": "one two <noise>", "v": "<UNK> three <unk>"})
+    assert result.words == Counts(3) and result.characters == Counts(12) and result.left_out == 4
