@@ -5,6 +5,7 @@ from functools import partial
 
 import loops
 import moons
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -150,6 +151,8 @@ def test_early_stopping():
     ]
     assert result.history[-1].used == 3 and steps[0].steps == 5 and steps[-1].loss == result.history[-1].loss
     assert not fitted(on_epoch=lambda epoch: "a word", on_step=lambda step: 1).stopped  # only True ends training
+    for true in (np.True_, torch.tensor(True)):
+        assert len(fitted(on_epoch=lambda epoch, true=true: true).history) == 1
 
 
 def test_a_callback_that_raises_leaves_the_parameters_of_its_epoch():
@@ -208,6 +211,7 @@ def test_a_directory_of_another_training(tmp_path):
         (r"holds a training with optimizer=\"sgd\", and this one has \"a function\"", {"optimizer": ADAMW}),
         (r"parameters of the model", {"model": nn.Linear(2, 2)}),
         (r"minibatches of an epoch=5, and this one has 4", {"data": Subset(DATA, range(400))}),
+        (r"holds a training with simulate=false, and this one has true", {"simulate": True}),
     ]:
         with pytest.raises(Speech3Error, match=message):
             fitted(epochs=2, out=tmp_path, **keys)

@@ -13,11 +13,13 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from numbers import Integral
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from speech3.config import TrainingConfig, load_preset, parse
 from speech3.engine.fitting.dataset import Data
@@ -136,8 +138,8 @@ def check_optimizer(optimizer: Any, schedule: Any, learning_rate: float | None, 
 def check_training(model: nn.Module, data: Data, training: TrainingConfig, seed: int) -> None:
     """Refuse arguments that make training impossible, at all or with this number of workers."""
     device_of(training.device)
-    if seed < 0:
-        raise SettingError(f"seed={seed}: must be at least 0")
+    if not isinstance(seed, Integral) or seed < 0:
+        raise SettingError(f"seed={seed!r}: must be a whole number of at least 0")
     _check_model(model)
     if data.stream and training.by_sandblaster:
         raise SettingError(
@@ -165,13 +167,22 @@ def _check_model(model: nn.Module) -> None:
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise SettingError(f"model: {name} has no shape yet; call the model once with an input of the dataset")
         if parameter.requires_grad and parameter.dtype != torch.float32:
-            raise SettingError(f"model: {name} is {parameter.dtype}; the engine trains float32: use model.float()")
+            remedy = "use model.float()"
+            if parameter.is_complex():
+                remedy = "make it a parameter of its real and imaginary parts (torch.view_as_complex in forward)"
+            raise SettingError(f"model: {name} is {parameter.dtype}, but the engine trains float32; {remedy}")
     if not trained(model):
         raise SettingError("model: has no parameter with requires_grad=True; there is nothing to train")
 
 
 def check_loss(loss: Any) -> None:
-    """Refuse a loss with parameters to train: only those of the model are trained."""
+    """Refuse what is no loss, and a loss with parameters to train: only those of the model are trained."""
+    if isinstance(loss, type):
+        raise SettingError(f"loss: is the class {loss.__name__}, not a loss; pass {loss.__name__}()")
+    if loss is not None and not callable(loss):
+        raise SettingError(
+            f"loss={loss!r}: is no function; pass one of outputs and targets, such as CrossEntropyLoss()"
+        )
     for module in _modules_of(loss):
         if names := [name for name, parameter in module.named_parameters() if parameter.requires_grad]:
             raise SettingError(
@@ -213,9 +224,12 @@ def copied(model: nn.Module) -> nn.Module:
         raise SettingError(no_copy("model", error)) from error
 
 
-def no_copy(name: str, error: Exception) -> str:
+def no_copy(name: str, error: Exception, value: Any = None) -> str:
     remedy = "define its class or function at the top of a file, not as a lambda, and keep open files, locks and "
     remedy += "similar objects out of it"
+    if isinstance(value, nn.Module) and any(map(is_parametrized, value.modules())):
+        remedy = "remove its parametrizations, such as weight_norm (remove_parametrizations), or use strategy='sgd', "
+        remedy += "which starts no processes"
     if name == "optimizer":
         remedy = "define the function at the top of a file, not as a lambda, or use functools.partial, for example "
         remedy += "functools.partial(torch.optim.AdamW, lr=1e-3)"

@@ -16,6 +16,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -261,7 +262,7 @@ class _Run:
         for done in moves:
             if self.interrupt:
                 raise KeyboardInterrupt
-            if self.on_step is not None and self.on_step(self._step(epoch, total, done)) is True:
+            if self.on_step is not None and _ends(self.on_step(self._step(epoch, total, done))):
                 self.stopped = True
                 break
             if self.files and done.ended < total and done.seconds - saved_s >= self.build.training.checkpoint_s:
@@ -280,7 +281,7 @@ class _Run:
         self._say(f"{label}: {self._text(trainer.done, result)}, {result.seconds:.1f} s")
         if self.on_epoch is not None:
             _write_back(trainer.one.parts.model, self.model)
-            self.stopped = (self.on_epoch(result) is True) or self.stopped
+            self.stopped = _ends(self.on_epoch(result)) or self.stopped
         trainer.begin_epoch()
         self._save(trainer)
         if self.interrupt:
@@ -308,6 +309,13 @@ class _Run:
     def _say(self, text: str) -> None:
         if not self.quiet:
             say(text)
+
+
+def _ends(answer: object) -> bool:
+    """Whether a callback returned True: Python's, NumPy's or PyTorch's."""
+    if isinstance(answer, Tensor) and answer.numel() == 1:
+        answer = answer.item()
+    return isinstance(answer, bool | np.bool_) and bool(answer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -469,7 +477,8 @@ def _identity(build: "Build", strategy: str, optimizer: Any, schedule: Any) -> d
         "optimizer": "a function" if callable(optimizer) else optimizer,
         "schedule": "a function" if callable(schedule) else schedule,
         "minibatches of an epoch": len(build.source(torch.device("cpu"))),
-        **training.model_dump(mode="json", include={*keys, "asgd"}),
+        "simulate": training.world == "simulated",
+        **training.model_dump(mode="json", include={*keys, "asgd", "codec", "lbfgs"}),
         "parameters of the model": {name: list(value.shape) for name, value in build.model.named_parameters()},
     }
 
@@ -549,7 +558,7 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
             try:
                 ForkingPickler.dumps(value)
             except Exception as why:
-                raise SettingError(arguments.no_copy(name, why)) from error
+                raise SettingError(arguments.no_copy(name, why, value)) from error
         raise
     if backend:
         opened.callback(backend.close)
