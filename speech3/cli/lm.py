@@ -8,6 +8,7 @@ import typer
 from speech3.cli import _verb
 from speech3.errors import SettingError
 
+_ORDER = 3  # default order of n-grams
 verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure language models.")
 
 
@@ -25,7 +26,7 @@ def train(
         Path,
         typer.Option(metavar="LM", help="ARPA file to write; gzipped if it ends in .gz. With --neural, a directory."),
     ],
-    order: Annotated[int, typer.Option(help="Length of the longest n-grams, 1 to 6.")] = 3,
+    order: Annotated[int | None, typer.Option(help="Length of the longest n-grams, 1 to 6; default: 3.")] = None,
     vocabulary: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Word list or lexicon; other words count as `<unk>`.")
     ] = None,
@@ -59,33 +60,39 @@ def train(
     from speech3.language import train_lm as training
 
     if neural is not None:
-        if counts or minimum_counts != "1":
-            raise SettingError("--counts, --minimum-counts: for n-grams; remove them, or --neural")
+        if counts or minimum_counts != "1" or order is not None:
+            raise SettingError("--order, --counts, --minimum-counts: for n-grams; remove them, or --neural")
         _train_neural(texts, out, neural, vocabulary, dev)
         return
     if dev:
         raise SettingError(f"--dev {dev}: only for --neural, whose epochs it chooses from; remove it")
-
+    if keys := _overrides(texts):
+        raise SettingError(f"{keys[0]}: only --neural has keys, and there is no such text; remove it, or add --neural")
     try:
         minimums = [int(field) for field in minimum_counts.split(",")]
     except ValueError as error:
         raise SettingError(f"--minimum-counts {minimum_counts}: expected whole numbers, such as 1,1,2") from error
-    found = training.train(texts, order, out, vocabulary, minimums, counts)
+    found = training.train(texts, _ORDER if order is None else order, out, vocabulary, minimums, counts)
     print(f"{out}: {', '.join(f'{size:,} {length}-grams' for length, size in enumerate(found.sizes, 1))}")
     _print_unknown(found.unknown, found.words, vocabulary)
 
 
 def _train_neural(texts: list[Path], out: Path, preset: str, vocabulary: Path | None, dev: Path | None) -> None:
-    from speech3.config import NeuralLmConfig, changed, load_preset
+    from speech3.config import NeuralLmConfig, changed, load_preset, refuse_unused
     from speech3.train import train_neural
 
-    overrides = [str(text) for text in texts if "=" in str(text) and not text.exists()]
+    overrides = _overrides(texts)
     config = changed(load_preset(NeuralLmConfig, "lm", preset), "lm", overrides, preset)
+    refuse_unused(overrides, {} if config.kind == "transformer" else {"lm.heads": "lm.kind=transformer"})
     found = train_neural([text for text in texts if str(text) not in overrides], out, config, vocabulary, dev)
     parameters = sum(value.numel() for value in found.lm.network.parameters())
     chosen = f", perplexity {found.lm.dev:.1f} on {dev}" if dev else ""
     print(f"{out}: {config.kind}, {len(found.lm.units):,} units, {parameters:,} parameters{chosen}")
     _print_unknown(found.unknown, found.words, vocabulary)
+
+
+def _overrides(texts: list[Path]) -> list[str]:
+    return [str(text) for text in texts if "=" in str(text) and not text.exists()]
 
 
 def _print_unknown(unknown: int, words: int, vocabulary: Path | None) -> None:

@@ -103,6 +103,8 @@ def score(
     )
 
     steps, given = parse_steps(normalize), ref
+    if lang and "lower" not in steps:
+        raise SettingError(f"--lang {lang}: only for the step lower; add it to --normalize, or remove the option")
     if ref.is_dir():  # a folder with transcripts, or a data directory
         scratch = TemporaryDirectory(prefix="speech3-")
         write_datadir(read_speech(ref, tier)[0], Path(scratch.name))
@@ -228,6 +230,11 @@ def boundaries(
     given: Kind | None = level.value if level else None
     reference = read_times(ref, given or level_in_name(hyp), tiers)
     hypothesis = read_times(hyp, given or level_in_name(ref), tiers)
+    kinds = {reference.kind, hypothesis.kind}
+    if level and "CTM" not in kinds:
+        raise SettingError(f"--level {level}: only for CTM, and these are none; remove it")
+    if tiers and "TextGrid" not in kinds:
+        raise SettingError(f"--{next(iter(tiers))}-tier: only for TextGrids, and these are none; remove it")
     found = compare(reference, hypothesis)
     if found.missing:
         say(f"warning: {len(found.missing)} utterances are not in {hyp}, such as {listed(found.missing)}")

@@ -115,28 +115,29 @@ def transcribe(
         )
     if nbest and min_confidence and not as_json:
         raise SettingError("--min-confidence: word sequences of --nbest have no confidences; add --json, or omit one")
+    if stream and others:
+        raise SettingError("--with: cannot be combined with --stream")
+    if stream and (len(files) != 1 or ctm or nbest or textgrid or lattice or one_speaker):
+        raise SettingError(
+            "--stream takes one FILE, or - for standard input, and no --ctm, --nbest, --textgrid, --lattice or"
+            " --one-speaker"
+        )
+    if rate is not None and not stream and Path("-") not in files:
+        raise SettingError("--rate is for standard input (- or --stream); a file contains its sample rate")
+    if files.count(Path("-")) > 1:
+        raise SettingError("- (standard input) can be read only once")
     recognizer = Recognizer.load(model, graph=graph, hot=hot, nbest=nbest, min_confidence=min_confidence)
     if others:
-        if stream:
-            raise SettingError("--with: cannot be combined with --stream")
         more = [load_recognizer(other) for other in others]
         if differs := [other.directory for other in more if not same_features(recognizer, other)]:
             raise MismatchError(f"{differs[0]}: reads other features than {model}; use speech3 decode --with instead")
         recognizer = with_mean_scores(recognizer, more)
     # Audio that is still arriving, or finished files.
     if stream:
-        if len(files) != 1 or ctm or nbest or textgrid or lattice:
-            raise SettingError(
-                "--stream takes one FILE, or - for standard input, and no --ctm, --nbest, --textgrid or --lattice"
-            )
         transcribe_arriving(recognizer, str(files[0]), rate, as_json=as_json)
         return
     failed: list[Speech3Error] = []
     names: dict[Path, str] = {}
-    if rate is not None and Path("-") not in files:
-        raise SettingError("--rate is for standard input (- or --stream); a file contains its sample rate")
-    if files.count(Path("-")) > 1:
-        raise SettingError("- (standard input) can be read only once")
 
     def show(result: Transcription) -> None:
         result = replace(result, name="-") if result.name in names.values() else result
@@ -273,11 +274,11 @@ def rescore(
     lm: Annotated[str, typer.Argument(metavar="LM", help="ARPA file, neural model or module:function.")],
     out: Annotated[Path, typer.Argument(help="Directory for hyp.txt, rescore.json and, with ARPA, the new lattices.")],
     weight: Annotated[
-        float,
+        float | None,
         typer.Option(
-            metavar="W", help="1: LM replaces the graph's; less: they are interpolated (in log).", min=0, max=1
+            metavar="W", help="1 (default): LM replaces the graph's; less: they are interpolated.", min=0, max=1
         ),
-    ] = 1.0,
+    ] = None,
     tune: Annotated[
         Path | None, typer.Option(metavar="TEXT", help="Kaldi text file of references to choose the best weight on.")
     ] = None,
@@ -310,9 +311,12 @@ def rescore(
     from speech3.evaluate import read_text
     from speech3.runtime import available_jobs
 
+    if tune and weight is not None:
+        raise SettingError(f"--weight {weight:g}, --tune {tune}: --tune chooses the weight; remove one of them")
     references = {key: text.split() for key, text in read_text(tune).items()} if tune else None
     directory = open_lattices(decoded)
-    outcome = rescore(directory, lm, out, RescoreOptions(weight, references, nbest or 0, old, ctm))
+    options = RescoreOptions(1.0 if weight is None else weight, references, nbest or 0, old, ctm)
+    outcome = rescore(directory, lm, out, options)
     if ctm:
         write_times(directory, out, outcome.decoding, jobs or available_jobs())
     for tried, rate in outcome.rates.items():
@@ -484,6 +488,8 @@ def align(
         raise SettingError("--graphemes: is for training; a model given by --model has its own phones: remove one")
     if model and train:
         raise SettingError("--train: trains a model, --model uses one: remove one of them")
+    if lexicon and graphemes:
+        raise SettingError(f"--lexicon {lexicon}: --graphemes makes the pronunciations; remove one of them")
     names = [name.strip().lower() for name in formats.split(",") if name.strip()]
     chosen = tuple(name for name in FORMATS if name in names)
     if strange := [name for name in names if name not in FORMATS] or ([] if names else [formats]):
@@ -538,7 +544,7 @@ def tune(
     """
     from tempfile import TemporaryDirectory
 
-    from speech3.config import changed
+    from speech3.config import changed, refuse_unused
     from speech3.decode import (
         DECODE_SETTINGS,
         TUNING_FILE,
@@ -555,6 +561,10 @@ def tune(
     from speech3.runtime import available_jobs
 
     recognizer, jobs = load_recognizer(model), jobs or available_jobs()
+    lfmmi, hybrid = "networks trained with LF-MMI", "GMMs and networks trained by cross-entropy"
+    pseudo = recognizer.scorer.pseudo_likelihoods
+    unused = {"decode.acoustic_scales": hybrid} if pseudo else {"decode.lfmmi_acoustic_scales": lfmmi}
+    refuse_unused(overrides or [], unused)
     config = changed(load_tuning(recognizer), "decode", overrides or [], recognizer.directory / TUNING_FILE)
     data = read_for(recognizer, directory, tier)
     texts = {key: (utterance.text or "").split() for key, utterance in data.utterances.items()}

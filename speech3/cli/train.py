@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from speech3.config import TrainConfig
 
 N = TypeVar("N", int, float)
-_GIGABITS = "1,10,100"
+_GIGABITS, _WORKERS = "1,10,100", "1,2,3,4,5"
 
 
 def recipe(
@@ -105,12 +105,13 @@ def pack(
 ) -> None:
     """Extract features and pack them with the senones of an alignment; some of the speakers are held out.
 
-    `speech3 import exp/tri3_ali exp/tri3 && speech3 pack data/train exp/frames --ali exp/tri3 --features fbank40_d2`
+    `speech3 import exp/tri3_ali exp3/tri3 && speech3 pack data/train exp/frames --ali exp3/tri3 --features fbank40_d2`
 
     `speech3 align exp/tri data/train exp/ali && speech3 pack data/train exp/frames --ali exp/ali --hmm exp/tri
     --features fbank40_d2`
 
-    Then `speech3 train my.yaml` with, in my.yaml: `frames: exp/frames`, `hmm: exp/tri3`, `model: dnn`, `training: sgd`.
+    Then `speech3 train my.yaml` with, in my.yaml: `frames: exp/frames`, `hmm: exp3/tri3`, `model: dnn`,
+    `training: sgd`.
     """
     from speech3.config import FeatureConfig, load_preset
     from speech3.data import read_datadir
@@ -182,7 +183,7 @@ def train(
 
     `speech3 train my.yaml training=smbr --init exp/dnn --out exp/dnn_smbr`
     """
-    from speech3.config import TrainConfig, load_config
+    from speech3.config import TrainConfig, load_config, refuse_unused
     from speech3.engine import simulated_method
     from speech3.models import parameters_of
     from speech3.runtime import say
@@ -204,6 +205,7 @@ def train(
     if world is None and workers is not None and workers > 1 and config.training.world == "sgd":
         config = with_workers(config, workers, world="shared")
         say(f"--workers {workers}: using world shared (choose another with --world)")
+    refuse_unused(changes, {f"training.{key}": purpose for key, purpose in config.training.unused.items()})
     about = train(config, directory, restart=restart)
     print(
         f"{directory}/model.safetensors: held-out frame accuracy {about['heldout_accuracy']:.2%} "
@@ -246,7 +248,9 @@ def pretrain(
 def simulate(
     conf: Annotated[Path, typer.Argument(help="YAML file as for `speech3 train`.")],
     overrides: _verb.Overrides = None,
-    workers: Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of workers; 1 is plain SGD.")] = "1,2,3,4,5",
+    workers: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Numbers of workers; 1 is plain SGD. Default: 1,2,3,4,5.")
+    ] = "",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Output directory; default: exp/NAME_simulated (NAME.yaml).")
     ] = None,
@@ -255,7 +259,9 @@ def simulate(
         str, typer.Option(metavar="S,S,...", help="Seeds for the rows of one worker and of the most workers.")
     ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 1,
-    synchronous: Annotated[bool, typer.Option(help="Also simulate synchronous workers, for comparison.")] = True,
+    synchronous: Annotated[
+        bool, typer.Option(help="Also simulate synchronous workers, for comparison (without --methods).")
+    ] = True,
     methods: Annotated[
         str,
         typer.Option(
@@ -312,9 +318,11 @@ def simulate(
             f"--gigabits {gigabits}: only for --throughput; to limit the links in training, set "
             f"training.simulation.bandwidth, in bytes per second"
         )
-    for option, given in (("--methods", methods), ("--rates", rates), ("--seeds", seeds)):
+    for option, given in (("--workers", workers), ("--methods", methods), ("--rates", rates), ("--seeds", seeds)):
         if throughput and given:
             raise SettingError(f"{option} {given}: --throughput trains nothing; remove one of the two options")
+    if (methods or throughput) and not synchronous:
+        raise SettingError("--no-synchronous: only without --methods and --throughput; remove it")
     directory = out or Path("exp") / f"{conf.stem}_simulated"
     config = load_config(TrainConfig, conf, overrides or [])
     if throughput:
@@ -324,7 +332,7 @@ def simulate(
         chosen = preset_methods(conf, overrides or [], _names(methods, "--methods"))
     else:
         chosen = own_methods(config, synchronous=synchronous)
-    counts, tried = _numbers(workers, int, "--workers"), _numbers(rates, float, "--rates")
+    counts, tried = _numbers(workers or _WORKERS, int, "--workers"), _numbers(rates, float, "--rates")
     drawn = _numbers(seeds, int, "--seeds")
     outcomes, failed = simulate(chosen, counts, directory, rates=tried, seeds=drawn, jobs=jobs)
     curves = [outcome.curve for outcome in outcomes]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         parse,
         presets,
         read_yaml,
+        refuse_unused,
         shipped,
         training_overrides,
     )
@@ -103,6 +104,7 @@ __all__ = [
     "parse",
     "presets",
     "read_yaml",
+    "refuse_unused",
     "shipped",
     "training_overrides",
     "unsized",

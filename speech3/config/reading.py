@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -187,6 +187,18 @@ def changed(config: C, prefix: str, overrides: list[str], source: Path | str) ->
             raise SettingError(f"{override}: unknown key; known here: {known}")
         _set(values, keys, _value(type(config), keys[1:], text, override), override)
     return parse(type(config), values[prefix], f"{source} with {' '.join(overrides)}" if overrides else source)
+
+
+def refuse_unused(overrides: Iterable[str], unused: Mapping[str, str]) -> None:
+    """Refuse overrides of keys that have no effect; a file may have such keys, since it may have several uses.
+
+    `unused`: such keys and groups of keys, and what each of them is for.
+    """
+    for override in overrides:
+        key, _, value = override.partition("=")
+        for name, purpose in unused.items():
+            if (key == name and value != "null") or key.startswith(f"{name}."):
+                raise SettingError(f"{override}: has no effect here: {name} is for {purpose}; remove it")
 
 
 def _split(override: str) -> tuple[list[str], str]:

@@ -339,6 +339,27 @@ class TrainingConfig(Config):
         return self.asgd.model_copy(update={"momentum": self.asgd.momentum or self.momentum})
 
     @property
+    def unused(self) -> dict[str, str]:
+        """The keys, and groups of keys, that have no effect together with the others, and what each of them is for."""
+        simulated, method = self.world == "simulated", self.simulation.method
+        asynchronous = self.world in ("shared", "cluster") or (simulated and method == "asgd")
+        keys = {
+            "asgd": ("asynchronous workers", asynchronous),
+            "lbfgs": ("sandblaster", self.by_sandblaster),
+            "cluster": ("world cluster", self.world == "cluster"),
+            "simulation": ("world simulated", simulated),
+            "lfmmi": ("objective lfmmi", self.objective == "lfmmi"),
+            "discriminative": ("objective mmi or smbr", self.of_sequences),
+            "betas": ("optimizer adamw or muon", self.optimizer != "sgd"),
+            "final_rate": ("schedule exponential", self.schedule == "exponential"),
+            "halve_below": ("schedule halving", self.schedule == "halving"),
+            "stop_below": ("schedule halving", self.schedule == "halving"),
+            "time_mask_frames": ("time_masks", self.time_masks > 0),
+            "frequency_mask_bins": ("frequency_masks", self.frequency_masks > 0),
+        }
+        return {name: purpose for name, (purpose, used) in keys.items() if not used}
+
+    @property
     def by_sandblaster(self) -> bool:
         """Whether the world, or the method of its simulation, is L-BFGS: no worker takes steps of its own."""
         simulated = self.world == "simulated" and self.simulation.method == "sandblaster"

@@ -455,6 +455,8 @@ class Aligner:
         Speech3Error
             There is nothing to train on, or too much of it cannot be aligned.
         """
+        if lexicon and graphemes:
+            raise SettingError(f"lexicon={lexicon}: graphemes=True makes the pronunciations; remove one of them")
         scratch = None if out else tempfile.TemporaryDirectory(prefix="speech3-aligner-")
         directory = Path(out) if out else Path(scratch.name)  # type: ignore[union-attr]
         source = read_source(_path(folder, "folder"), lang=lang or "")

@@ -37,6 +37,7 @@ from speech3.config import (
     load_config,
     load_preset,
     read_yaml,
+    refuse_unused,
     shipped,
 )
 from speech3.corpora import (
@@ -449,6 +450,7 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     if not path.exists():
         raise MissingError(f"{name}: no such recipe; choose one of: {', '.join(recipes())}")
     recipe = load_config(RecipeConfig, path, overrides)
+    refuse_unused(overrides, _unused(recipe))
     if recipe.corpus not in CORPORA:
         raise MissingError(f"{path}: corpus: {recipe.corpus!r} is unknown; choose one of: {', '.join(CORPORA)}")
     if recipe.corpus not in MAKES_ITS_OWN and source is None:
@@ -490,6 +492,30 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
                 f" {key}"
             )
     return experiment
+
+
+def _unused(recipe: RecipeConfig) -> dict[str, str]:
+    """The keys, and groups of keys, that have no effect in a recipe, and what each of them is for."""
+    hmm, passes = recipe.hmm, recipe.lfmmi and recipe.lfmmi.passes
+    gmms = hmm.flat_start == "gmm"
+    keys = {
+        "hmm.mono": ("hmm.flat_start=gmm", gmms),
+        "hmm.tri": ("hmm.flat_start=gmm", gmms),
+        "hmm.lda": ("hmm.flat_start=gmm", gmms),
+        "hmm.sat": ("hmm.flat_start=gmm and hmm.lda", gmms and hmm.lda),
+        "hmm.bmmi": ("hmm.tri.discriminative=bmmi", hmm.tri.discriminative == "bmmi"),
+        "flat": ("hmm.flat_start=lfmmi", not gmms),
+        "pieces": ("units=sentencepiece", recipe.units == "sentencepiece"),
+        "decode.metric": ("`speech3 tune`, and recipes have the key metric", False),
+        "lfmmi.training.max_epochs": ("lfmmi.passes=null, and lfmmi.passes is set", passes is None),
+    }
+    found = {name: purpose for name, (purpose, used) in keys.items() if not used}
+    trainings = {"training": recipe.training} | ({"lfmmi.training": recipe.lfmmi.training} if recipe.lfmmi else {})
+    for name, training in trainings.items():
+        found |= {f"{name}.{key}": purpose for key, purpose in training.unused.items()}
+        if f"{name}.workers" in workers_keys(recipe):  # there may be several, or one
+            found.pop(f"{name}.asgd", None)
+    return found
 
 
 def _check_corpus(directory: Path, source: Path) -> None:

@@ -63,6 +63,7 @@ def test_the_metric_of_the_recipe_is_what_is_made_lowest(model: Path, experiment
         ("decode.acoustic_scales=0.1", "acoustic_scales: Input should be a list, as in "),
         ("decode.word_penalties=[]", "word_penalties: "),
         ("decode.beam", "an override has the form key=value"),
+        ("decode.lfmmi_acoustic_scales=[1.0]", "decode.lfmmi_acoustic_scales=[1.0]: has no effect here"),
     ],
 )
 def test_keys_that_are_none(model: Path, experiment: Path, speech3, key: str, message: str) -> None:

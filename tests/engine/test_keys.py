@@ -178,5 +178,5 @@ def test_keys_of_another_codec_are_refused(codec):
 )
 def test_options_of_another_strategy_are_refused(strategy, options):
     name = next(iter(options))
-    with pytest.raises(Speech3Error, match=f"^options: {name} has no effect here, as it needs .*strategy='{strategy}'"):
+    with pytest.raises(Speech3Error, match=f"^options: {name} has no effect here: .*strategy='{strategy}'"):
         fit(moons.network(), moons.moons(300), nn.CrossEntropyLoss(), strategy=strategy, minibatch=30, options=options)

@@ -228,6 +228,8 @@ def test_the_model_reads_text_as_people_write_it(
         for path in (None, 3):
             with pytest.raises(SettingError, match=f"{path}: pass a path"):
                 call(path)
+    with pytest.raises(SettingError, match="lexicon=a: graphemes=True"):
+        package.Aligner.train(model, lexicon="a", graphemes=True)
 
 
 def test_words_have_the_letter_case_of_their_transcript() -> None:

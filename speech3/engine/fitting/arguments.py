@@ -72,22 +72,14 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
         values["world"] = "simulated"
         values["simulation"] = {"compute_s": _COMPUTE_S, "sync_s": _SYNC_S, **clock, "method": method}
     training = parse(TrainingConfig, values, f"fit(strategy={strategy!r})")
-    _check_used(strategy, options, training)
+    for name, purpose in training.unused.items():
+        if name in options:
+            raise SettingError(
+                f"options: {name} has no effect here: it is for {purpose} (strategy={strategy!r}); remove it"
+            )
     if strategy == "sgd" and training.workers > 1:
         raise SettingError(f"workers={training.workers}: strategy sgd has one; leave workers out, or use asgd or ddp")
     return training
-
-
-def _check_used(strategy: str, options: Mapping[str, Any], training: TrainingConfig) -> None:
-    needed = {
-        "asgd": ("an asynchronous strategy, such as asgd", asynchronous(training)),
-        "lbfgs": ("strategy sandblaster", training.by_sandblaster),
-        "betas": ("optimizer adamw or muon", training.optimizer != "sgd"),
-        "final_rate": ("schedule exponential", training.schedule == "exponential"),
-    }
-    for name, (what, used) in needed.items():
-        if name in options and not used:
-            raise SettingError(f"options: {name} has no effect here, as it needs {what} (strategy={strategy!r})")
 
 
 def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
