@@ -30,7 +30,7 @@ seed: $seed
 END
 # The virtual clock: 10 ms per minibatch of 256, varying by 10 %, 0.6 ms per sync, links of 10 Gbit/s with 50 us.
 common=(
-    "training.max_epochs=$epochs" training.schedule=exponential training.final_rate=0.05 training.evaluations=8
+    "training.max_epochs=$epochs" training.evaluations=8
     training.simulation.compute_s=0.01 training.simulation.sync_s=0.0006 training.simulation.jitter=0.1
     training.simulation.bandwidth=1.25e9 training.simulation.latency_s=5e-5
 )
@@ -39,19 +39,19 @@ common=(
 # float32. More than 16 shards fail unless pushes are scaled down (64 on digits: 0.05 was better than 0.1), and need more
 # partitions.
 keys() {
-    local method=$1 workers=$2 rate=0.8 many=()
+    local method=$1 workers=$2 rate=0.8 many=() falling="training.schedule=exponential training.final_rate=0.05"
     [ "$workers" -le 4 ] || rate=0.4
     [ "$workers" -le 16 ] || { rate=0.8 && many=(training.asgd.push_scale=0.05 training.asgd.partitions=16); }
     case $method in
-    sgd) echo training=sgd training.simulation.method=synchronous training.learning_rate=0.8 ;;
-    sync) echo training=sgd training.simulation.method=synchronous training.learning_rate=1.6 ;;
-    terngrad) echo training=terngrad_ddp training.simulation.method=synchronous training.learning_rate=1.6 ;;
+    sgd) echo training=sgd training.simulation.method=synchronous training.learning_rate=0.8 "$falling" ;;
+    sync) echo training=sgd training.simulation.method=synchronous training.learning_rate=1.6 "$falling" ;;
+    terngrad) echo training=terngrad_ddp training.simulation.method=synchronous training.learning_rate=1.6 "$falling" ;;
     downpour_adagrad) echo training=downpour_adagrad training.learning_rate=0.4 training.schedule=constant ;;
     sandblaster) # minibatches are four times as large
         echo training=sandblaster training.simulation.method=sandblaster training.learning_rate=0.1 \
             training.schedule=constant training.simulation.compute_s=0.04
         ;;
-    *) echo "training=$method" "training.learning_rate=$rate" "${many[@]}" ;;
+    *) echo "training=$method" "training.learning_rate=$rate" "${many[@]}" "$falling" ;;
     esac
 }
 

@@ -233,10 +233,12 @@ def pretrain(
     Recordings are resampled to the rate of the first. For a network at another rate pass the features of its frames:
     `features=exp/frames/features.yaml`.
     """
-    from speech3.config import PretrainConfig, load_config, shipped
+    from speech3.config import PretrainConfig, load_config, refuse_unused, shipped
     from speech3.train import pretrain
 
     config = load_config(PretrainConfig, shipped("conf") / "pretrain.yaml", overrides)
+    for name, group in (("training", config.training), ("pretraining", config.pretraining)):
+        refuse_unused(overrides or [], {f"{name}.{key}": purpose for key, purpose in group.unused.items()})
     about = pretrain(source, out, config, restart=restart)
     what = {"masked": "of the clusters predicted", "autoencoder": "of the variance reconstructed"}
     print(

@@ -38,6 +38,13 @@ class PretrainingConfig(Config):
     def _by_name(cls, value: object) -> object:
         return {"task": value} if isinstance(value, str) else value
 
+    @property
+    def unused(self) -> dict[str, str]:
+        """The keys of the other task, and its name."""
+        if self.task == "masked":
+            return dict.fromkeys(("noise", "sparsity"), "autoencoder")
+        return dict.fromkeys(("clusters", "targets", "mask_frames", "mask_share"), "masked")
+
 
 class TrainConfig(Config):
     """What `speech3 train CONF` reads."""

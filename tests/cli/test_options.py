@@ -156,6 +156,16 @@ def test_options_of_other_files_than_these(
     assert capsys.readouterr().err.startswith(f"error: {option}")
 
 
+@pytest.mark.parametrize("key", ["training.final_rate=0.1", "pretraining.noise=0.1"])
+def test_a_key_of_pretraining_without_effect_is_refused(
+    key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["speech3", "pretrain", "recordings", key])
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    assert capsys.readouterr().err.startswith(f"error: {key}: has no effect here: ")
+
+
 @pytest.mark.parametrize(
     "key",
     [
