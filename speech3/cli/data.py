@@ -48,12 +48,16 @@ def validate(
     if is_folder(directory):
         with TemporaryDirectory(prefix="speech3-") as scratch:  # the folder as a data directory
             data, found = read_speech(directory, tier, transcribed=not no_text)
+            if no_text:
+                data = replace(data, utterances={k: replace(u, text=None) for k, u in data.utterances.items()})
             write_datadir(data, Path(scratch))
             report = validate(scratch, jobs=jobs, need_text=not no_text, features=features)
         left_out = [fault for fault in found if not fault.warning]
         read = (replace(f, remedy=IN_FOLDERS) if f.kind in _CONVERTED else f for f in report.faults)
         warnings = [fault for fault in found if fault.warning]
         report = replace(report, faults=(*left_out, *read), warnings=(*warnings, *report.warnings))
+    elif tier:
+        raise SettingError(f"{directory}: --tier {tier}: a Kaldi data directory has no tiers; remove the option")
     else:
         report = validate(directory, jobs=jobs, need_text=not no_text, features=features)
     for faults, what in ((report.warnings, "warnings"), (report.faults, "faults")):

@@ -109,6 +109,8 @@ def score(
         scratch = TemporaryDirectory(prefix="speech3-")
         write_datadir(read_speech(ref, tier)[0], Path(scratch.name))
         ref = Path(scratch.name) / "text"
+    elif tier:
+        raise SettingError(f"--tier {tier}: only for a folder of recordings as REF; remove it")
     # Read the texts, or the best paths of lattices.
     paths = [ref, hyp, *([against] if against else [])]
     if any(path.suffix == ".ark" for path in paths[1:]):

@@ -28,6 +28,7 @@ _PRESETS: dict[str, tuple[type[Config], str]] = {  # keys that may hold the name
     "augment": (AugmentConfig, "augment"),
 }
 _REPLACEMENTS = ("recurrent", "time_delay")  # keys of a recipe that replace `training` for some kinds of models
+_UNSET = {"", "~", "null"}
 _GROUPS = {  # groups of a recipe's keys, each a system trained with LF-MMI, and their default presets
     "lfmmi": {"model": "cnn_tdnn", "training": "lfmmi"},
     "flat": {"model": "tdnn_flat", "training": "lfmmi_flat"},
@@ -197,7 +198,7 @@ def refuse_unused(overrides: Iterable[str], unused: Mapping[str, str]) -> None:
     for override in overrides:
         key, _, value = override.partition("=")
         for name, purpose in unused.items():
-            if (key == name and value != "null") or key.startswith(f"{name}."):
+            if (key == name and value.strip().lower() not in _UNSET) or key.startswith(f"{name}."):
                 raise SettingError(f"{override}: has no effect here: {name} is for {purpose}; remove it")
 
 

@@ -344,7 +344,7 @@ class TrainingConfig(Config):
         simulated, method = self.world == "simulated", self.simulation.method
         asynchronous = self.world in ("shared", "cluster") or (simulated and method == "asgd")
         keys = {
-            "asgd": ("asynchronous workers", asynchronous),
+            "asgd": ("asynchronous workers (world shared, with 2 or more)", asynchronous),
             "lbfgs": ("sandblaster", self.by_sandblaster),
             "cluster": ("world cluster", self.world == "cluster"),
             "simulation": ("world simulated", simulated),

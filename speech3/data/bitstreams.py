@@ -224,7 +224,7 @@ class _Frames:
 
 
 @functools.lru_cache(maxsize=4096)
-def _mp3_header(head: bytes) -> tuple[int, int, int] | None:
+def mp3_header(head: bytes) -> tuple[int, int, int] | None:
     """Bytes and samples of a frame of layer III, and its rate; None if `head` is no header."""
     if len(head) < 3 or head[0] != 0xFF or head[1] & 0xE0 != 0xE0:
         return None
@@ -248,21 +248,21 @@ def _mp3_frames(data: bytes | mmap.mmap, begin: int) -> _Frames | None:
         place = data.find(b"\xff", place)
         if place < 0 or place > begin + (1 << 16):
             return None
-        header = _mp3_header(data[place : place + 3])
+        header = mp3_header(data[place : place + 3])
         following = place + header[0] if header else 0
         if header and (following >= len(data) or _like(data, following, header)):
             break
         place += 1
     first, count, end, whole, constant = place, 0, place, True, True
     while place < len(data):
-        found = _mp3_header(data[place : place + 3])
+        found = mp3_header(data[place : place + 3])
         if found and found[1:] == header[1:]:
             count, end, constant = count + 1, place + found[0], constant and abs(found[0] - header[0]) <= 1
             place = end
             continue
         place += 1  # damaged, or a tag: look for the next frame that has another one behind it
         while 0 <= (place := data.find(b"\xff", place)) < len(data) - 4:
-            found = _mp3_header(data[place : place + 3])
+            found = mp3_header(data[place : place + 3])
             if found and found[1:] == header[1:] and _like(data, place + found[0], header):
                 break
             place += 1
@@ -274,7 +274,7 @@ def _mp3_frames(data: bytes | mmap.mmap, begin: int) -> _Frames | None:
 
 
 def _like(data: bytes | mmap.mmap, place: int, header: tuple[int, int, int]) -> bool:
-    found = _mp3_header(data[place : place + 3])
+    found = mp3_header(data[place : place + 3])
     return found is not None and found[1:] == header[1:]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.data.audio import Listener, Mix
+from speech3.data.bitstreams import mp3_header
 from speech3.data.containers import is_other_chunk
 from speech3.errors import DataError, FormatError, MissingError, SettingError
 
@@ -28,8 +29,7 @@ _PCM, _EXTENSIBLE = 1, 0xFFFE  # format tags
 _OTHER_FORMATS = {
     b"fLaC": "FLAC",
     b"OggS": "Ogg",
-    **dict.fromkeys((b"ID3", *(b"\xff%c" % second for second in b"\xfb\xfa\xf3\xf2\xe3\xe2")), "MP3"),
-    **dict.fromkeys((b"\xff\xf1", b"\xff\xf9"), "AAC"),
+    b"ID3": "MP3",
     b"NIST_1A": "NIST sphere",
     b"RF64": "RF64",
     b"riff": "Wave64",
@@ -47,7 +47,19 @@ def sound_format(head: bytes) -> str:
     """The format of a sound file other than WAV, by its first bytes; empty if they may be raw samples."""
     if head[4:8] == b"ftyp":
         return "MP4"
+    length = _frame_length(head)
+    if length and head[:2].startswith(head[length : length + 2]):  # two bytes alone may be a sample
+        return "AAC" if head[1] & 6 == 0 else "MP3"
     return next((what for magic, what in _OTHER_FORMATS.items() if head.startswith(magic)), "")
+
+
+def _frame_length(head: bytes) -> int:
+    """Bytes of the frame of MP3 or AAC (ADTS) that begins with `head`; 0 if none does."""
+    if frame := mp3_header(head[:3]):
+        return frame[0]
+    if len(head) > 5 and head[0] == 0xFF and head[1] & 0xF6 == 0xF0:
+        return (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
+    return 0
 
 
 class PcmDecoder:

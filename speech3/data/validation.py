@@ -166,16 +166,22 @@ class _Sound:
     rate_hz: int
     _samples: int = 0
     _clipped: float = 0.0
-    _sounding: list[np.ndarray] = field(default_factory=list)  # whether there is any in each window
+    _sounding: list[np.ndarray] = field(default_factory=list)  # the first samples of windows that have any
 
     def heard(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Listen to blocks, and pass them on."""
-        size = max(1, round(_WINDOW_S * self.rate_hz))
         for block_S in blocks:
+            if len(block_S):
+                first_W = np.arange(0, len(block_S), self._window)
+                sounding_W = np.maximum.reduceat(block_S, first_W) > np.minimum.reduceat(block_S, first_W)
+                self._sounding.append(self._samples + first_W[sounding_W])
             self._samples += len(block_S)
             self._clipped += clipped_share(block_S) * len(block_S)
-            self._sounding.append(np.ptp(block_S[: len(block_S) // size * size].reshape(-1, size), axis=1) > 0)
             yield block_S
+
+    @property
+    def _window(self) -> int:
+        return max(1, round(_WINDOW_S * self.rate_hz))
 
     @property
     def clipped(self) -> float:
@@ -184,9 +190,9 @@ class _Sound:
     @property
     def muted_s(self) -> tuple[float, float]:
         """Beginning and end of the longest stretch of equal samples, rounded to windows."""
-        edges = np.flatnonzero(np.concatenate([[True], *self._sounding, [True]]))
+        edges = np.concatenate([[-self._window], *self._sounding, [self._samples]])
         longest = int(np.argmax(np.diff(edges)))
-        return float(edges[longest] * _WINDOW_S), float((edges[longest + 1] - 1) * _WINDOW_S)
+        return float(edges[longest] + self._window) / self.rate_hz, float(edges[longest + 1]) / self.rate_hz
 
 
 def _silent(blocks: Iterable[np.ndarray], utterances: Sequence[Utterance], rate_hz: int) -> frozenset[str]:

@@ -99,7 +99,8 @@ def import_kaldi(alignment: Path, out: Path, lang: Path | None = None, graph: Pa
         that no import wrote, such as Kaldi's own model and graph.
     """
     kaldi = open_alignment(alignment)
-    if others := sorted({path.name for path in out.iterdir()} - _WRITTEN if out.is_dir() else ()):
+    there = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    if others := sorted(name for name in there - _WRITTEN if not name.startswith(".")):
         raise OccupiedError(f"{out}: is not an earlier import: it has {listed(others, 3)}; choose another OUT")
     with explained_disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -116,8 +116,8 @@ def warnings(score: Score, hypothesis: str) -> list[str]:
         )
     if score.left_out:
         found.append(
-            f"{score.left_out} symbols for noise and unknown words (<unk>, <noise>) in {hypothesis} and the reference"
-            " are not scored"
+            f"symbols for noise and unknown words (<unk>, <noise>) in {hypothesis} and the reference are not scored:"
+            f" {score.left_out}"
         )
     if not any(utterance.hyp for utterance in score.utterances):
         found.append(f"{hypothesis} holds no words: every hypothesis is empty; check the decoder's messages")

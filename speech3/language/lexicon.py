@@ -380,7 +380,7 @@ def lexicon_rows(text: str) -> list[tuple[int, list[str]]]:
             rows = [row for row in rows if not row[1][0].startswith("#") or _is_entry(row[1], phones)]
     forms = Counter(map(without_variant, {fields[0] for _, fields in rows}))
     for _, fields in rows:
-        if forms[word := without_variant(fields[0])] > 1:
+        if (word := without_variant(fields[0])) and forms[word] > 1:
             fields[0] = word
     return rows
 

@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,7 @@ from speech3.recipe.aligner_files import read_source
 from speech3.runtime import Metrics, available_jobs, read_json, say, write_json, write_text
 
 ABOUT = "aligner.json"
+_PUNCTUATION = '.,;:!?\u2026"\u201c\u201d\u201e\u00ab\u00bb()[]\u00bf\u00a1'  # beside words
 _PHONE_LISTS = ("silence_phones.txt", "nonsilence_phones.txt")  # of Kaldi, beside a lexicon
 LITTLE_S = 60.0  # of speech; with less, `map_aligner` is better than training
 ENGLISH = "english"  # as a name of a model
@@ -133,12 +135,10 @@ def _fold(word: str) -> str:
 
 def as_written(words: Iterable[str], text: str) -> list[str]:
     """Words of a lexicon in the letter case of the transcript that they are from, and in whose order they are."""
-    tokens, at, found = text.split(), 0, []
-    folded = [_fold(token) for token in tokens]
-    for word in words:
-        if (place := next((n for n in range(at, len(folded)) if folded[n] == _fold(word)), None)) is not None:
-            word, at = tokens[place], place + 1
-        found.append(word)
+    tokens, found = [token.strip(_PUNCTUATION) for token in text.split()], list(words)
+    matcher = SequenceMatcher(None, [*map(_fold, tokens)], [*map(_fold, found)], autojunk=False)
+    for token, word, size in matcher.get_matching_blocks():
+        found[word : word + size] = tokens[token : token + size]
     return found
 
 

@@ -507,7 +507,7 @@ def _unused(recipe: RecipeConfig) -> dict[str, str]:
         "flat": ("hmm.flat_start=lfmmi", not gmms),
         "pieces": ("units=sentencepiece", recipe.units == "sentencepiece"),
         "decode.metric": ("`speech3 tune`, and recipes have the key metric", False),
-        "lfmmi.training.max_epochs": ("lfmmi.passes=null, and lfmmi.passes is set", passes is None),
+        "lfmmi.training.max_epochs": ("lfmmi.passes=null, and otherwise lfmmi.passes is their number", passes is None),
     }
     found = {name: purpose for name, (purpose, used) in keys.items() if not used}
     trainings = {"training": recipe.training} | ({"lfmmi.training": recipe.lfmmi.training} if recipe.lfmmi else {})

@@ -189,7 +189,7 @@ def training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts,
 def sized_config(e: Experiment, lexicon: Lexicon) -> HmmConfig:
     """The config of the GMMs; sizes of 0 are replaced by sizes that depend on the amount of speech.
 
-    Those of GMMs on transformed features: `hmm.sizes.sized_transformed`.
+    Those of GMMs on transformed features: `speech3.hmm.train.sized_transformed`.
     """
     hmm = e.recipe.hmm
     if all((hmm.mono.gaussians, hmm.aligner.gaussians, hmm.tri.leaves, hmm.tri.gaussians)):

@@ -19,7 +19,7 @@ EVERYWHERE = {"--quiet", "--help", "--no-commands"}
 ACT = {
     "validate": "--jobs --all --no-text --features",
     "fix": "--jobs",
-    "stats": "--lexicon --out --json",
+    "stats": "--lexicon --out --json --tier",
     "subset": "--speakers --utterances --per-speaker --shortest --first --hours --seed",
     "combine": "",
     "split": "--by --seed",
@@ -42,7 +42,7 @@ ACT = {
     "rescore": "--tune --nbest --ctm --old --jobs",
     "graph": "--add --lm --text --grammar --sentences --lexicon --lang",
     "align": "--lang --lexicon --jobs --corrected",
-    "tune": "--jobs",
+    "tune": "--jobs --tier",
     "forward": "--jobs",
     "export": "--int8",
     "score": "--against --json --utt2spk --details",
@@ -95,6 +95,8 @@ IGNORED = (
     "score r lat.ark --format plain",
     "score r lat.ark --card m",
     "score r h --lang tr",
+    "score r h --tier words",
+    "validate d --tier words",
     "inspect a.wav --frames f",
     "inspect a.wav --word w",
 )

@@ -167,3 +167,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for name, message in (("gone", "gone: no such file"), (".", "is a directory")):
         with pytest.raises(Speech3Error, match=message):
             list(arriving_bytes(str(tmp_path / name), lambda: False))
+
+
+@pytest.mark.parametrize("first", [-1025, -3073, -3585, -7169])
+def test_a_sample_that_looks_like_the_begin_of_a_frame_is_a_sample(first: int) -> None:
+    samples = np.concatenate([np.array([first], "<i2"), np.arange(4000, dtype="<i2")])
+    assert len(decoded(samples.tobytes(), [8192])[0]) == 4001

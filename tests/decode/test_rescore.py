@@ -134,7 +134,7 @@ def test_the_weight_of_the_fewest_errors_is_taken(
     rescore(open_lattices(decoded), lm, tmp_path / "each", RescoreOptions(0.6))
     shutil.copyfile(tmp_path / "each" / "hyp.txt", tmp_path / "text")  # used as the references here
     truth = dict(line.split(maxsplit=1) for line in (tmp_path / "text").read_text().splitlines())
-    rescore_verb.rescore(decoded, lm, tmp_path / "out", weight=0.0, tune=tmp_path / "text", ctm=True, jobs=1)
+    rescore_verb.rescore(decoded, lm, tmp_path / "out", tune=tmp_path / "text", ctm=True, jobs=1)
     found = read_json(tmp_path / "out" / "rescore.json")
     rates = []
     for weight in WEIGHTS:

@@ -237,8 +237,8 @@ def _filled(segments: Sequence[Segment], duration_s: float) -> list[Segment]:
         if s.start_s > now + _GAP_S:
             filled.append(Segment(now, s.start_s, ""))
             now = s.start_s
-        filled.append(replace(s, start_s=now))
-        now = s.end_s
+        filled.append(replace(s, start_s=min(now, s.end_s)))
+        now = max(now, s.end_s)
     if now < duration_s - _GAP_S:
         filled.append(Segment(now, duration_s, ""))
     elif filled:
