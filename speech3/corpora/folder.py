@@ -29,6 +29,7 @@ from speech3.corpora.tiers import (
     Annotation,
     Tier,
     choose,
+    clock_s,
     shifted,
 )
 from speech3.data import (
@@ -64,9 +65,18 @@ _TIMES = re.compile(
 )
 # In each of several lines: 0:01 hello; 0 2 hello; what CTM and STM have, a 1 0.5 1.5 hello.
 _LINE_TIMES = re.compile(rf"\W*{_CLOCK}\b|\s*\d+\s+\d+\s+[^\d\s]|(?:\S+\s+){{1,4}}\d+\.\d+\s+\d+\.\d+\s")
-_TURN = re.compile(rf".{{1,40}}\s\(?{_CLOCK}\)?\s*\n\S")  # Anna 0:05, and what she says in the lines below
+# Anna 0:05, and what she says in the lines below.
+_TURN = re.compile(rf"\s*(?:\S{{1,40}}\s+){{1,3}}\(?({_CLOCK})\)?\s*\n\S")
 _WORDS_ONLY = "write only what is said, or make a TextGrid of it"
-_PRAAT_CODE = re.compile(r"\\[^\s\\]{2}")
+# Praat's codes of letters, of phonetic symbols, and of diacritics and marks; others, as in either\or, may be words.
+_PRAAT_CODE = re.compile(
+    r"""\\(?:[A-Za-z][`'^~"<]|[AEae];|[OUou]:|[CSTcst],|[Oflnrdstz]\.|[LOlo]/|[Ddehijlou?9]-|[Zz]!|[ao]_|[AUau]o|[Tt]h"""
+    r"|ss|[Aa]e|[Oo]e|dh|at|as|ay|ab|bc|ct|cc|sw|sr|ef|er|kb|gs|gc|gf|rh|ht|hj|hc|ic|jc|lz|lc|mt|ml|mj|ng|nj|nc|ff|rt|rl"
+    r"|fh|rc|ri|sh|hs|vs|vt|wt|yt|yc|zc|zh|\?g|9e|hr|bf|tf|cf|be|te|ci|id|ir|ts|tS|dz|dZ|ap|bs|cn|li|LI|rf|fr"
+    r"|[`'^~:0vN-]\^|T[\^v()]|[+:0v|NUDn~3cmw-]v|''|``|-['`/]|['`]-|~[/<]|//"
+    r"""|\^[hHjwYy?9lsgMGxfnmN]|-[1-5-]|\|[12fud-]|[:.]f|\.c|'[12a]|[!?]d|"[lr]|<<|>>|[][]f|_u)"""
+)
+_NAMED_TIERS = (".textgrid", ".eaf")  # transcripts whose tiers people name
 _HTK = re.compile(r"\s*\d+\s+\d+\s+\S")
 _PAUSES = {"sil", "sp", "spn", "pau", "<sil>", "<sp>", "<pau>", "<p>", "<p:>", "<eps>", "[sil]", "#"}  # MFA, MAUS, HTK
 _KEPT = {"long": "long utterance", "missing end": "utterance with a missing end"}  # kinds of warnings, in words
@@ -223,8 +233,10 @@ def _chosen(items: Sequence[Item], wanted: str | None, source: Path, found: _Fou
     by_name = choose({str(path): tiers for path, tiers in read.items()}, wanted, source)
     for path, tiers in by_name.items():
         if not tiers:
-            problem = f"has no tier {wanted}" if wanted else "has no tier with text"
-            found.skip("no such tier", Path(path), problem, "rename its tier, or add it")
+            problem, remedy = f"has no tier {wanted}", "rename its tier, or add it"
+            if wanted in (None, EVERY):
+                problem, remedy = "has no tier with text", "write in one what is said"
+            found.skip("no such tier", Path(path), problem, remedy)
     return {Path(path): tiers for path, tiers in by_name.items()}
 
 
@@ -281,9 +293,9 @@ def _add_text(found: _Found, item: Item, header: AudioInfo, speaker: str) -> Non
 
 
 def _has_columns(text: str) -> bool:
-    """Whether each line of a text has three fields or more, separated by tabs."""
+    """Whether each of several lines has three fields or more, separated by tabs."""
     filled = [line.strip() for line in text.splitlines() if line.strip()]
-    return bool(filled) and all(line.count("\t") > 1 for line in filled)
+    return len(filled) > 1 and all(line.count("\t") > 1 for line in filled)
 
 
 def _line_with_times(text: str) -> str:
@@ -291,7 +303,9 @@ def _line_with_times(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     each = len(lines) > 1 and all(_LINE_TIMES.match(line) for line in lines)
     turns = [_TURN.match(turn) for turn in re.split(r"\n\s*\n", text.strip())]
-    each = each or (len(turns) > 1 and all(turns))
+    if len(turns) > 1 and all(turns):
+        clocks = [clock_s(turn[1]) for turn in turns if turn]
+        each = each or (clocks == sorted(clocks) and clocks[0] < clocks[-1])  # Matthew 5:10 is no time
     return next((line for line in lines if each or _TIMES.search(line)), "")
 
 
@@ -315,7 +329,8 @@ def _add_tiers(
     spoken: list[tuple[str, Annotation]] = []
     named = set[str]()
     for tier in tiers:
-        speaker = tier.speaker or (tier.name if tier.name.casefold() in voices else "")
+        may_be_name = item.transcript.suffix.lower() in _NAMED_TIERS and tier.name.casefold() in voices
+        speaker = tier.speaker or (tier.name if may_be_name else "")
         named |= {found.speaker(speaker)} if speaker and tier.annotations else set()
         for annotation in tier.annotations:
             if kept := _usable(found, item, annotation, header.duration_s):
@@ -492,14 +507,15 @@ def read_speech(
         faults = [fault for fault in faults if fault.kind != "no transcript"]
         data, faults = read_folder(source, tier, _ANY_RATE, (), language, pairs=(items, faults))
     except (DataError, MissingError):  # no recording has a transcript that can be used
-        pass
+        if tier:
+            raise
     used, recordings, utterances = set(data.recordings.values()), dict(data.recordings), dict(data.utterances)
-    second: list[Fault] = []
+    named, second = {fault.where for fault in faults}, list[Fault]()
     for path in recordings_in(source):
         key, place = key_of(path, source), str(path.absolute())
         if key not in recordings:
             recordings[key], utterances[key] = place, Utterance(key, key, key, None)
-        elif place not in used and not any(fault.where == str(path) for fault in faults):
+        elif place not in used and str(path) not in named:
             second.append(second_recording(path, Path(recordings[key])))
     _say_skipped(source, second)
     return DataDir(source, dict(sorted(recordings.items())), dict(sorted(utterances.items()))), [*faults, *second]

@@ -46,6 +46,8 @@ _WORDS = (
     *("normalizedtext", "normalizedtranscription", "normalizedtranscript", "normalizedsentence", "normtext"),
     *("text", "sentence", "transcription", "transcript", "transcriptiontext", "utterance", "words", "prompt"),
     *("orthographic", "orthography", "rawtext", "rawtranscription"),
+)
+_FOREIGN_WORDS = (  # only where none of `_WORDS` is: `phrase` may be its number
     *("satz", "transkript", "transkription", "texte", "phrase", "texto", "frase", "transcripcion", "transcricao"),
     *("testo", "trascrizione", "текст", "предложение", "文本", "句子"),
 )
@@ -54,15 +56,18 @@ _VOICES = (
     *("participantid", "informant", "consultant", "sprecher", "sprecherin", "locuteur", "locutrice", "locutor"),
     *("hablante", "falante", "parlante", "spreker", "говорящии", "диктор", "说话人"),
 )
+_FOREIGN_STARTS = ("anfang", "beginn", "debut", "inicio", "inizio", "начало", "开始")
+_FOREIGN_ENDS = ("ende", "fin", "fim", "fine", "конец", "结束")
 _STARTS = (
     *("start", "starts", "starttime", "begin", "begins", "begintime", "onset", "offset", "tmin", "xmin", "from"),
-    *("anfang", "beginn", "debut", "inicio", "inizio", "начало", "开始"),
+    *_FOREIGN_STARTS,
 )
 _ENDS = (
     *("end", "ends", "endtime", "stop", "stoptime", "finish", "tmax", "xmax", "to"),
-    *("ende", "fin", "fim", "fine", "конец", "结束"),
+    *_FOREIGN_ENDS,
 )
-_NOT_ONLY_TIMES = ("from", "to", "stop", "finish", "fine")  # headings that may mean something else
+# Headings that may mean something else.
+_NOT_ONLY_TIMES = ("from", "to", "stop", "finish", *_FOREIGN_STARTS, *_FOREIGN_ENDS)
 _LENGTHS = ("duration", "dur", "dauer", "duree", "duracion", "duracao", "durata")
 _UNIT = re.compile(
     r"(?P<name>.+?)(?:[\W_]+(?P<s>s|secs?|seconds?|(?:hh:mm:)?ss(?:\.m+s(?:ec)?)?)"
@@ -74,7 +79,7 @@ _OTHERS = (
     *("path", "file", "filename", "filepath", "audio", "audiofilepath", "audiofile", "audiopath", "wav", "wavfilename"),
     *("clip", "id", "utt", "uttid", "utteranceid", "name", "recording", "duration"),
 )
-_HEADS = {*_WORDS, *_VOICES, *_OTHERS}
+_HEADS = {*_WORDS, *_FOREIGN_WORDS, *_VOICES, *_OTHERS}
 _REFUSED = ("invalidated", "reported")  # of Common Voice: clips that listeners found wrong
 _REMARKS = ("note", "notes", "remark", "remarks", "comment", "comments", "readme", "issues", "todo")
 _FESTIVAL = re.compile(r'\(\s*(\S+)\s+"(.*)"\s*\)')
@@ -332,9 +337,9 @@ def _times(
     if not grid.heading and (pair := _like_times(columns, (where, words))):
         raise FormatError(
             f"{path}: columns {pair[0] + 1} and {pair[1] + 1} may be the starts and ends of parts; add a heading with"
-            " the columns `path`, `start`, `end` and `text`"
+            " the columns `path` and `text`, and `start` and `end` if they are"
         )
-    found = dict[str, int]()
+    found, unread = dict[str, int](), dict[str, int]()  # `unread`: in samples and the like
     for place, name in enumerate(grid.heading):
         called, unit = _unit(name)
         readable = any(math.isfinite(_seconds(value)) for value in columns[place])
@@ -342,16 +347,24 @@ def _times(
             raise FormatError(
                 f"{path}: {_called(grid, place)} cannot be read as times; write seconds, such as 1.5, or 0:01.5"
             )
-        if readable and called in {*_STARTS, *_ENDS} and unit not in ("", "s", "ms"):
-            raise FormatError(f"{path}: {_called(grid, place)} has times in {unit}; write seconds or milliseconds")
         if place != where and readable:
-            found.setdefault(called, place)
+            (found if unit in ("", "s", "ms") else unread).setdefault(called, place)
     start = next((found[name] for name in _STARTS if name in found), None)
     ends = [*_ENDS, "offset"] if start is not None and start == found.get("onset") else _ENDS
     end = next((found[name] for name in ends if name in found), None)
     length = next((found[name] for name in _LENGTHS if name in found), None)
-    told = [place for place in (start, end) if place is not None]
-    if start is None or not any(re.search("[1-9]", value) for place in told for value in columns[place]):
+    # Times in other units count where there are no others, and say something.
+    begins = start is not None and _not_only_zero(columns[start])
+    lacking: list[str] = []
+    if start is None and not unread.keys().isdisjoint(_STARTS):
+        lacking = [*_STARTS, *_ENDS]
+    elif start is not None and end is None and length is None:
+        lacking = [*ends, *(_LENGTHS if begins else ())]
+    for place in (unread[name] for name in lacking if name in unread):
+        if _not_only_zero(columns[place]):
+            unit = _unit(grid.heading[place])[1]
+            raise FormatError(f"{path}: {_called(grid, place)} has times in {unit}; write seconds or milliseconds")
+    if start is None or not (begins or (end is not None and _not_only_zero(columns[end]))):
         return [], []
     if end is None and length is None:
         raise FormatError(f"{path}: has the starts of parts ({_called(grid, start)}), but no ends; add a column `end`")
@@ -378,17 +391,23 @@ def _times(
 def _like_times(columns: Sequence[Sequence[str]], taken: Sequence[int]) -> tuple[int, int] | None:
     """Two columns side by side of numbers, both with fractions, of which the second is larger in each row."""
     for pair in pairwise(range(len(columns))):
-        values = [tuple(map(_seconds, row)) for row in zip(*(columns[place] for place in pair), strict=True)]
-        fractions = all(any(re.search("[.,:]", value) for value in columns[place]) for place in pair)
-        if fractions and not set(pair) & set(taken) and all(0 <= begin < end for begin, end in values):
+        if set(pair) & set(taken):
+            continue
+        begins, ends = columns[pair[0]], columns[pair[1]]
+        fractions = all(any(re.search("[.,:]", value) for value in column) for column in (begins, ends))
+        if fractions and all(0 <= _seconds(begin) < _seconds(end) for begin, end in zip(begins, ends, strict=True)):
             return pair
     return None
+
+
+def _not_only_zero(column: Sequence[str]) -> bool:
+    return any(re.search("[1-9]", value) for value in column)
 
 
 def _unit(heading: str) -> tuple[str, str]:
     """What a heading names, and the unit in it: ``s``, ``ms``, nothing, or one that is not read, such as samples."""
     match = _UNIT.fullmatch(heading.strip().lower())
-    if match is None:
+    if match is None or _key(heading) in {*_STARTS, *_ENDS}:  # x_min is no number of minutes
         return _key(heading), ""
     return _key(match["name"]), "ms" if match["ms"] else "s" if match["s"] else match["other"] or ""
 
@@ -410,8 +429,9 @@ def _known(grid: _Grid, names: Sequence[str], where: int) -> list[int]:
 
 def _named_words(path: Path, grid: _Grid, columns: Sequence[Sequence[str]], where: int) -> int | None:
     """The column that the heading calls words, or None."""
-    known = _known(grid, _WORDS, where)
-    known = [place for place in known if any(map(_is_text, columns[place]))] or known  # `words` may be their number
+    named = [_known(grid, names, where) for names in (_WORDS, _FOREIGN_WORDS)]
+    texts = [[place for place in each if any(map(_is_text, columns[place]))] for each in named]
+    known = next(filter(None, (*texts, *named)), None)  # `words` may be their number
     if not known:
         return None
     first = known[0]

@@ -38,6 +38,7 @@ _EVENTS = re.compile(
     r"|lachen|husten|musik|música|музыка|шум)(?:\W+\d*)?"
 )
 _NUMBERED = re.compile(r"^[ \t]*(\d{1,4})[.)][ \t]+(?=\S)", re.MULTILINE)
+_LEAST_NUMBERED = 3  # lines
 _SIGN = re.compile(r"(?<!\S)[%&@§](?!\S)|(?<=\d)[%‰]")  # punctuation in Unicode, but said as a word
 _BORDERS = "\n.,;:!?…—–()[]<>।。、，！？؟،"  # of sentences and their parts
 _EMOJI = "\u2600-\u266c\u2670-\u2767\u2794-\u27bf\U0001f000-\U0001f0ff\U0001f1e6-\U0001faff"  # and notes; not ♭ ♮ ♯ ❶
@@ -113,10 +114,13 @@ def _without_tags(text: str, remarks: list[Remark]) -> str:
 
 
 def _without_numbers(text: str, remarks: list[Remark]) -> str:
-    """The text without the numbers of its lines, if all lines have one and they count up."""
+    """The text without the numbers of its lines, if all of several lines have one, from 0 or 1 upwards.
+
+    Two lines may begin with dates or ordinals: 1. Januar, 2. Januar.
+    """
     numbers = [int(number) for number in _NUMBERED.findall(text)]
     lines = sum(bool(line.strip()) for line in text.splitlines())
-    if len(numbers) < max(lines, 2) or numbers != list(range(numbers[0], numbers[0] + lines)):
+    if len(numbers) < max(lines, _LEAST_NUMBERED) or numbers not in (list(range(lines)), list(range(1, lines + 1))):
         return text
     remarks.append(Remark("number in text", f"has {numbers[0]} before its first line", "numbers of lines are left out"))
     return _NUMBERED.sub("", text)

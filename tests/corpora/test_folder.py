@@ -6,7 +6,7 @@ import pytest
 from fieldwork import aligned, eaf, long_textgrid, recording, referring, short_textgrid, tier
 
 from speech3.corpora.anyspeech import prepare
-from speech3.corpora.folder import read_folder
+from speech3.corpora.folder import read_folder, read_speech
 from speech3.data.datadir import DataDir, read_datadir
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error
 
@@ -160,6 +160,42 @@ def test_every_tier_may_be_that_of_a_speaker(tmp_path: Path) -> None:
         ("Ama", "leo"),
         ("Esi", "jana"),
     }
+
+
+def test_subtitles_and_label_tracks_are_no_speakers(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        recording(tmp_path / f"{name}.wav")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nmama\n")
+    (tmp_path / "c.txt").write_text("0.0\t1.0\tleo\n")
+    (tmp_path / "d.TextGrid").write_text(short_textgrid({"Kofi": [(0, 1, "leo")]}))
+    data, _ = read_folder(tmp_path, "*")
+    assert list(data.speakers()) == ["Kofi", "a", "b", "c"]
+
+
+def test_a_file_without_text_in_its_tiers_and_a_tier_that_is_not_there(tmp_path: Path) -> None:
+    for name, text in (("a", "leo"), ("b", "")):
+        recording(tmp_path / f"{name}.wav")
+        (tmp_path / f"{name}.TextGrid").write_text(short_textgrid({"Kofi": [(0, 1, text)]}))
+    _, faults = read_folder(tmp_path, "*")
+    assert [fault.problem for fault in faults] == ["has no tier with text"]
+    with pytest.raises(MissingError, match="tier=words"):
+        read_speech(tmp_path, "words", transcribed=False)
+    (tmp_path / "a.TextGrid").unlink()
+    data, _ = read_speech(tmp_path, transcribed=False)
+    assert list(data.utterances) == ["a", "b"]
+
+
+def test_a_second_recording_is_named_once(tmp_path: Path) -> None:
+    for name in ("a.wav", "a.mp3", "b.wav", "b.mp3"):
+        recording(tmp_path / name)
+    write(tmp_path / "a.txt", "leo")
+    data, faults = read_speech(tmp_path, transcribed=False)
+    assert list(data.recordings) == ["a", "b"]
+    assert sorted((fault.kind, Path(fault.where).name) for fault in faults) == [
+        ("second recording", "a.mp3"),
+        ("second recording", "b.mp3"),
+    ]
 
 
 def test_a_speaker_has_one_name(tmp_path: Path) -> None:

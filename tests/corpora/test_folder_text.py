@@ -135,6 +135,22 @@ def test_files_of_other_programs_are_no_words(tmp_path: Path, text: str) -> None
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello\tmy\tfriend",
+        "Matthew 5:10\nhello\n\nMatthew 5:10\nfriend",
+        "Luke 6:20\nhello\n\nMatthew 5:10\nfriend",
+        "The train leaves at 10:30\nhello\n\nThe train leaves at 10:45\nfriend",
+    ],
+)
+def test_words_that_look_like_columns_or_times_are_words(tmp_path: Path, text: str) -> None:
+    recording(tmp_path / "a.wav", 0.2)
+    (tmp_path / "a.txt").write_text(text)
+    data, faults = read_folder(tmp_path)
+    assert [u.text for u in data.utterances.values()] == [" ".join(text.lower().split())] and not faults
+
+
 def test_codes_of_praat_are_no_letters(tmp_path: Path) -> None:
     recording(tmp_path / "a.wav")
     (tmp_path / "a.TextGrid").write_text(short_textgrid({"words": [(0, 1, "h\\aelo"), (1, 2, "leo \\ jana")]}))
@@ -142,6 +158,22 @@ def test_codes_of_praat_are_no_letters(tmp_path: Path) -> None:
     assert [u.text for u in data.utterances.values()] == ["leo jana"]
     assert [(fault.kind, fault.warning) for fault in faults] == [("code in text", False)]
     assert "\\ae" in faults[0].problem
+
+
+def test_codes_that_praat_knows_are_found(tmp_path: Path) -> None:
+    codes = ("ae", "sw", "o/", "ng", ":f", "a'", "c,", "^h", "~^", "|v", "'1", "T(", "?g", "e<", "d.", "i-", "-3")
+    recording(tmp_path / "a.wav", 20)
+    said = [(place, place + 1, f"h\\{code}lo") for place, code in enumerate(codes)]
+    (tmp_path / "a.TextGrid").write_text(short_textgrid({"words": [*said, (19, 20, "leo")]}))
+    _, faults = read_folder(tmp_path)
+    assert [fault.problem.split(",")[0] for fault in faults] == [f"has \\{code}".split(",")[0] for code in codes]
+
+
+def test_a_backslash_between_words_is_no_code(tmp_path: Path) -> None:
+    recording(tmp_path / "a.wav")
+    (tmp_path / "a.TextGrid").write_text(short_textgrid({"words": [(0, 1, "either\\or"), (1, 2, "AC\\DC")]}))
+    data, faults = read_folder(tmp_path)
+    assert len(data.utterances) == 2 and not faults
 
 
 def test_a_name_before_a_tab_is_no_word(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from fieldwork import recording
 
+from speech3.corpora import table
 from speech3.corpora.anyspeech import prepare
 from speech3.corpora.folder import read_folder
 from speech3.corpora.pairs import find_pairs
@@ -360,6 +361,15 @@ def parts_in(folder: Path, **tables: str) -> list[tuple[str | None, float, float
         ("path;Début;Durée;texte\na;1,0;2,5;oh\n", [(1.0, 3.5)]),
         ("path;Begin Time - hh:mm:ss.ms;End Time - ss.msec;text\na;00:00:01.000;3.5;oh\n", [(1.0, 3.5)]),
         ("a,1,3.5,oh no\n", [(0.0, None)]),
+        ("path,t_min,t_max,text\na,0.5,1.5,oh\n", [(0.5, 1.5)]),
+        ("path,x_min,x_max,text\na,0.5,1.5,oh\n", [(0.5, 1.5)]),
+        ("path,duration_frames,start,duration,text\na,400,1.0,2.5,oh\n", [(1.0, 3.5)]),
+        ("path,start_frame,end_frame,start_s,end_s,text\na,1600,8000,1.0,3.5,oh\n", [(1.0, 3.5)]),
+        ("path,start frame,text\na,0,oh\n", [(0.0, None)]),
+        ("path,start_s,duration_frames,text\na,0,8000,oh\n", [(0.0, None)]),
+        ("path,phrase,text\na,p1,oh\n", [(0.0, None)]),
+        ("path,debut,text\na,yes,oh\n", [(0.0, None)]),
+        ("path,Anfang,text\na,laut,oh\n", [(0.0, None)]),
     ],
 )
 def test_columns_of_times_are_known_by_their_headings(
@@ -375,13 +385,32 @@ def test_columns_of_times_are_known_by_their_headings(
         "path,start,end,text\na,1000.0,3500.0,oh\n",
         "path,start,end,text\na,1500,a while,oh\n",
         "path,start_sample,end_sample,text\na,1500,8000,oh\n",
+        "path,start_frame,end_frame,text\na,0,8000,oh\n",
+        "path,start_s,duration_min,text\na,1.0,2.5,oh\n",
+        "path,start_s,end_frame,text\na,0,800,oh\n",
         "a,1.0,3.5,oh no\n",
         "a;anna;1,0;3,5;oh no\n",
     ],
 )
 def test_times_without_a_unit_and_other_values_are_refused(tmp_path: Path, content: str) -> None:
-    with pytest.raises(DataError, match=r"table\.csv.*(start_s|column end|column start_sample|columns . and . may)"):
+    with pytest.raises(
+        DataError, match=r"table\.csv.*(call.*start_s|column end|column \w+ has times in|columns . and . may)"
+    ):
         parts_in(tmp_path, table=content)
+
+
+@pytest.mark.parametrize("heading", ["path,phrase,text", "path,frase,sentence", "path,words,texte"])
+def test_headings_in_other_languages_count_only_where_no_other_is(root: Path, heading: str) -> None:
+    first, second = (1, 2) if heading.endswith("texte") else ("p1", "p2")
+    (root / "m.csv").write_text(f"{heading}\nLJ001-01,{first},oh\nLJ001-02,{second},two\n")
+    assert texts(root) == ["oh", "two"]
+
+
+def test_columns_that_cannot_be_times_are_not_parsed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    monkeypatch.setattr(table, "_seconds", parsed.append)
+    (root / "m.csv").write_text("LJ001-01,1,2,oh no\nLJ001-02,3,4,two of us\n")
+    assert texts(root) == ["oh no", "two of us"] and not parsed
 
 
 def test_parts_in_several_tables_are_joined_and_preferred_to_the_whole(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ from speech3.data.markup import without_markup
         ("<p>hello<br>there</p>", "hello there", ["HTML in text"]),
         ("<a href='x'>hello", "hello", ["HTML in text"]),
         ("plain words, it's <noise>", "plain words it's <noise>", []),
-        ("1. Yes.\n2. No, no.\n", "yes no no", ["number in text"]),
-        (" 9) yes\n\n10) no", "yes no", ["number in text"]),
+        ("1. Yes.\n2. No, no.\n3. Oh.\n", "yes no no oh", ["number in text"]),
+        (" 0) yes\n\n1) no\n2) oh", "yes no oh", ["number in text"]),
         ("black & white", "black white", ["sign or word"]),
         ("a rise of 5%.", "a rise of 5", ["sign or word"]),
     ],
@@ -63,6 +63,7 @@ def test_markup_is_no_word(text: str, words: str, kinds: Sequence[str]) -> None:
         *[("№ 5", []), ("20 ℃", []), ("5 ㎏", []), ("⠓⠑⠇⠇⠕", []), ("B ♭ and C ♯", []), ("❶ one", [])],
         *[("<p> hello <br>", ["tag or noise"]), ("<a> hello", ["tag or noise"])],
         *[("1. May", []), ("1. yes\n3. no", []), ("1. yes\nno", []), ("1\n2\n3", []), ("1.5 is\n2.5", [])],
+        *[("1. Januar\n2. Januar", []), ("2. a\n3. b\n4. c", []), ("2024. év\n2025. év\n2026. év", [])],
     ],
 )
 def test_what_may_be_said_stays(text: str, kinds: Sequence[str]) -> None:
