@@ -410,8 +410,8 @@ def _conversion(table: PronunciationTable, said: Mapping[str, Phones], lexicon: 
     pairs = [(said[word], variants[0]) for word, variants in sorted(table.items()) if said.get(word)]
     if len(pairs) < ENOUGH_PAIRS:
         raise DataError(
-            f"{lexicon}: {len(pairs)} of its words are also pronounced by espeak-ng ({lang}), but to learn its phones at"
-            f" least {ENOUGH_PAIRS} are needed; add pronunciations, remove the lexicon, or omit lang"
+            f"{lexicon}: {len(pairs)} of its words are also pronounced by espeak-ng ({lang}), but learning its phones"
+            f" takes {ENOUGH_PAIRS}; add pronunciations, remove the lexicon, or omit lang"
         )
     conversion = learn(pairs)
     checked = pairs[:50]

@@ -236,7 +236,13 @@ def test_words_have_the_letter_case_of_their_transcript() -> None:
     assert as_written(["AB", "CA", "B’A", "AB"], "ab Cab b'a Ab") == ["ab", "CA", "b'a", "Ab"]
     found = as_written(["well", "known", "facts", "are", "well", "understood"], "Well-Known Facts Are Well Understood")
     assert found == ["well", "known", "Facts", "Are", "Well", "Understood"]
-    assert as_written(["the", "cat", "saw", "the", "dog"], "The, Cat saw THE dog") == "The Cat saw THE dog".split()
+    assert as_written(["the", "cat", "saw", "the", "dog"], "The, Cat saw THE dog") == [
+        "The",
+        "Cat",
+        "saw",
+        "THE",
+        "dog",
+    ]
     assert TextRules().words("AB b'a cab", {"ab", "B’A"}, case_folded({"ab", "B’A"})) == ["ab", "B’A", "cab"]
 
 
