@@ -203,8 +203,8 @@ def find_pairs(
     faults += _unused(files, texts, {item.transcript for item in items.values()}, alone.keys())
     if not items:
         maybe = [os.path.relpath(path, source) for path in (*files, *around) if path.suffix.lower() in _TABLES]
-        unread = [others[key] for path in audio if (key := (path.parent, stem(path))) in others]
-        raise DataError(f"{source}: {_why_none(audio, texts, faults, maybe, unread)}")
+        near = [others[place] for path in audio if (place := (path.parent, stem(path))) in others]
+        raise DataError(f"{source}: {_why_none(audio, texts, faults, maybe, near)}")
     return list(items.values()), faults
 
 
