@@ -45,7 +45,7 @@ def validate(
     from speech3.data import IN_FOLDERS, some_of_each_kind, validate, write_datadir
 
     scratch = ""
-    if is_folder(directory):
+    if tier or is_folder(directory):  # `read_speech` refuses a tier where there are none
         with TemporaryDirectory(prefix="speech3-") as scratch:  # the folder as a data directory
             data, found = read_speech(directory, tier, transcribed=not no_text)
             if no_text:
@@ -56,8 +56,6 @@ def validate(
         read = (replace(f, remedy=IN_FOLDERS) if f.kind in _CONVERTED else f for f in report.faults)
         warnings = [fault for fault in found if fault.warning]
         report = replace(report, faults=(*left_out, *read), warnings=(*warnings, *report.warnings))
-    elif tier:
-        raise SettingError(f"{directory}: --tier {tier}: a Kaldi data directory has no tiers; remove the option")
     else:
         report = validate(directory, jobs=jobs, need_text=not no_text, features=features)
     for faults, what in ((report.warnings, "warnings"), (report.faults, "faults")):

@@ -24,14 +24,7 @@ from speech3.corpora.pairs import (
     stem,
     tier_reader,
 )
-from speech3.corpora.tiers import (
-    EVERY,
-    Annotation,
-    Tier,
-    choose,
-    clock_s,
-    shifted,
-)
+from speech3.corpora.tiers import EVERY, Annotation, Tier, choose, clock_s, shifted
 from speech3.data import (
     END_TOLERANCE_S,
     AudioError,
@@ -317,7 +310,8 @@ def _prefixed(speaker: str, recording: str) -> str:
 def _voices(chosen: Iterable[Sequence[Tier]], *, every: bool) -> set[str]:
     """Names, in lower case, of tiers that are chosen along with others in some file: each is the name of a speaker.
 
-    If only one of these speakers speaks in another file, its tier still has that speaker's name. `every`: those of all.
+    If only one of these speakers speaks in another file, its tier still has that speaker's name. `every`: also of
+    files with a single tier.
     """
     names = [{tier.name.casefold() for tier in tiers} for tiers in chosen]
     return {name for of_file in names if every or len(of_file) > 1 for name in of_file}

@@ -353,7 +353,7 @@ def _times(
     ends = [*_ENDS, "offset"] if start is not None and start == found.get("onset") else _ENDS
     end = next((found[name] for name in ends if name in found), None)
     length = next((found[name] for name in _LENGTHS if name in found), None)
-    # Times in other units count where there are no others, and say something.
+    # Times in other units are refused where no readable ones say the same, unless they are all 0.
     begins = start is not None and _not_only_zero(columns[start])
     lacking: list[str] = []
     if start is None and not unread.keys().isdisjoint(_STARTS):

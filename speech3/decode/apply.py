@@ -312,7 +312,7 @@ def _parts_of(recognizer: TrainedModel, path: Path) -> Iterator[tuple[np.ndarray
 def _parts_of_all(
     recognizer: TrainedModel, files: Iterable[Path], *, tolerant: bool
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """The parts of all files; if `tolerant`, a file that cannot be read is left to those who recognise it."""
+    """The parts of all files; if `tolerant`, without files that cannot be read, which are reported later."""
     for path in files:
         try:
             yield from _parts_of(recognizer, path)

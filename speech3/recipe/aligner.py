@@ -134,7 +134,7 @@ def _fold(word: str) -> str:
 
 
 def as_written(words: Iterable[str], text: str) -> list[str]:
-    """Words of a lexicon in the letter case of the transcript that they are from, and in whose order they are."""
+    """Write a lexicon's words in the letter case of the transcript that they come from, in whose order they are."""
     tokens, found = [token.strip(_PUNCTUATION) for token in text.split()], list(words)
     matcher = SequenceMatcher(None, [*map(_fold, tokens)], [*map(_fold, found)], autojunk=False)
     for token, word, size in matcher.get_matching_blocks():
