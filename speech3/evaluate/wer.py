@@ -64,17 +64,13 @@ def difference_interval(
     errors_U: np.ndarray,
     other_errors_U: np.ndarray,
     lengths_U: np.ndarray,
-    other_lengths_U: np.ndarray | None = None,
+    other_lengths_U: np.ndarray,
     seed: int = 0,
 ) -> tuple[float, float]:
     """95 % percentile interval of the rate of `other` minus that of the first system, over the same drawn units.
 
-    `other_lengths_U`: None if they are the same; references with alternatives may differ in length.
+    The systems' lengths differ where references have alternatives.
     """
-    if other_lengths_U is None or np.array_equal(lengths_U, other_lengths_U):
-        sums_RC = _resampled_sums(np.stack([other_errors_U - errors_U, lengths_U], axis=1), seed)
-        sums_RC = sums_RC[sums_RC[:, 1] > 0]
-        return _interval(sums_RC[:, 0] / sums_RC[:, 1])
     sums_RC = _resampled_sums(np.stack([errors_U, lengths_U, other_errors_U, other_lengths_U], axis=1), seed)
     sums_RC = sums_RC[(sums_RC[:, 1] > 0) & (sums_RC[:, 3] > 0)]
     return _interval(sums_RC[:, 2] / sums_RC[:, 3] - sums_RC[:, 0] / sums_RC[:, 1])

@@ -351,7 +351,7 @@ def main() -> None:
         if not (out / "few.scp").exists():
             out.mkdir(parents=True, exist_ok=True)
             make_corpus(out, arguments.utterances)
-        import speech3.training.parts  # noqa: F401  # in all stages from here on
+        import speech3.train.parts  # noqa: F401  # in all stages from here on
 
         for stage in arguments.stages.split(","):
             hours = arguments.utterances * FRAMES / 360_000

@@ -49,7 +49,7 @@ def test_pairing_narrows_the_difference() -> None:
     lengths_U = np.full(500, 10)
     errors_U = generator.binomial(10, 0.3, 500)
     other_U = errors_U + generator.binomial(1, 0.1, 500)
-    low, high = difference_interval(errors_U, other_U, lengths_U)
+    low, high = difference_interval(errors_U, other_U, lengths_U, lengths_U)
     difference_U = (other_U - errors_U) / 10
     assert (low + high) / 2 == pytest.approx(difference_U.mean(), rel=0.05)
     assert (high - low) / 2 == pytest.approx(1.96 * difference_U.std() / math.sqrt(500), rel=0.05)
