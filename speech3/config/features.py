@@ -186,7 +186,8 @@ class FeatureConfig(Config):
     global_stats: tuple[tuple[float, ...], tuple[float, ...]] | None = Field(
         None,
         description="Kaldi's statistics (sums and count, sums of squares and 0); none: computed from the data. With"
-        " global they normalise; with utterance or speaker streams begin with them",
+        " global they normalise; with utterance or speaker they count as a fifth of a second of each, and streams begin"
+        " with them",
     )
     left_context: int = Field(0, ge=0, description="preceding frames, spliced to each frame as the last step")
     right_context: int = Field(0, ge=0, description="following frames, spliced to each frame as the last step")

@@ -165,6 +165,8 @@ def extract_augmented(e: Experiment) -> None:
     for preset in e.network_features:
         path = e.features(preset, e.train) / "features.yaml"
         config = parse(FeatureConfig, read_yaml(path), path)
+        if config.cmvn != "global":  # the training data are normalised without what only their models know
+            config = config.model_copy(update={"global_stats": None})
         data, out = read_datadir(e.data(e.augmented)), e.features(preset, e.augmented)
         report = extract(data, out, config, e.jobs, relative=True)
         for utterance, reason in report.skipped.items():

@@ -30,6 +30,31 @@ def test_no_frames_and_no_normalisation() -> None:
     assert finish_features([empty_TF], FeatureConfig(cmvn="utterance", norm_vars=True, deltas=1))[0].shape == (0, 6)
 
 
+def test_training_data_count_as_frames_of_a_short_word() -> None:
+    """In what a model recognises; the sums are those of twenty frames."""
+    word_TF = np.random.default_rng(4).normal(9, 3, (40, 2))
+    stats = ((700.0, -50.0, 100.0), (5000.0, 425.0, 0.0))  # means 7 and -0.5, mean squares 50 and 4.25
+    config = FeatureConfig(cmvn="speaker", norm_vars=True, global_stats=stats)
+    parts = [torch.from_numpy(part.astype(np.float32)) for part in (word_TF[:15], word_TF[15:])]
+    ours_TF = torch.cat(finish_features(parts, config)).numpy()
+    mean_F = (word_TF.sum(0) + 20 * np.array([7, -0.5])) / 60
+    variance_F = ((word_TF**2).sum(0) + 20 * np.array([50, 4.25])) / 60 - mean_F**2
+    np.testing.assert_allclose(ours_TF, (word_TF - mean_F) / np.sqrt(variance_F), atol=1e-5)
+
+
+def test_digital_silence_alone_is_normalised_by_itself() -> None:
+    silence_TF = torch.full((50, 2), -15.9)
+    config = FeatureConfig(cmvn="utterance", global_stats=((700.0, -50.0, 100.0), (5000.0, 425.0, 0.0)))
+    (ours_TF,) = cmvn.normalise([silence_TF], config, [torch.ones(50, dtype=torch.bool)])
+    assert ours_TF.abs().max() < 1e-4
+
+
+def test_statistics_of_other_features_are_refused() -> None:
+    config = FeatureConfig(cmvn="utterance", global_stats=((7.0, 1.0), (50.0, 0.0)))
+    with pytest.raises(MismatchError, match="global_stats"):
+        finish_features([torch.ones(5, 2)], config)
+
+
 def sliding_by_frame(feats_TF: np.ndarray, window: int, least: int, center: bool, norm_vars: bool) -> np.ndarray:
     """What Kaldi's SlidingWindowCmn does, frame by frame, in float64."""
     feats_TF = feats_TF.astype(np.float64)

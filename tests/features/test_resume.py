@@ -303,5 +303,5 @@ def test_a_process_that_was_killed(
     assert (directory / "read").read_text().split() == ["u00", *UTTERANCES[16:]]
     assert (tmp_path / "out" / "skipped.txt").read_text().startswith("u02 u02: shorter than one frame")
     config = parse(FeatureConfig, read_yaml(tmp_path / "out" / "features.yaml"), tmp_path)
-    extract(read_datadir(directory), tmp_path / "whole", config, 1)
+    extract(read_datadir(directory), tmp_path / "whole", config.model_copy(update={"global_stats": None}), 1)
     assert (tmp_path / "out" / "feats.ark").read_bytes() == (tmp_path / "whole" / "feats.ark").read_bytes()
