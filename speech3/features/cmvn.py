@@ -4,14 +4,14 @@ Unlike in Kaldi, frames of digital silence (muted, edited or padded stretches) d
 at -15.9, ten standard deviations below speech: 100 ms of them would change the features of a whole utterance. Their own
 features are limited to `SILENCE_DEVIATIONS` standard deviations from the mean, where the background of a recording is.
 
-Unlike in Kaldi, too, the training data (``global_stats``, where a model has them) count as `UNIT_PRIOR_FRAMES` more
-frames of each utterance or speaker: the mean and the variance of one short word would be mostly those of its sounds.
+Unlike in Kaldi, too, the training data (``global_stats``, where a model has them) count as `PRIOR_FRAMES` more frames of
+each utterance or speaker: the mean and the variance of one short word would be mostly those of its sounds.
 
 For a recording in progress, `OnlineSlidingCmvn` has a sliding window; `OnlineCmvn` replaces normalisation by utterance
-or speaker: a frame is normalised by the frames up to it, by the training data (the prior), which counts as
-`PRIOR_FRAMES` frames, and by at most `CARRIED_FRAMES` of earlier speech. What was not speech is forgotten (`restart`):
-an hour of silence would otherwise be scaled up until it looked like speech. The first `WAIT_FRAMES` frames wait for one
-another; digital silence at the beginning does not, since a muted microphone would fill the memory.
+or speaker: a frame is normalised by the frames up to it, by those of the training data, and by at most
+`CARRIED_FRAMES` of earlier speech. What was not speech is forgotten (`restart`): an hour of silence would otherwise be
+scaled up until it looked like speech. The first `WAIT_FRAMES` frames wait for one another; digital silence at the
+beginning does not, since a muted microphone would fill the memory.
 
 Axes: S samples, T frames, F features, 2 sums and sums of squares, G features and the frame count, C frames that count,
 P samples of a part of a frame, B samples of a block.
@@ -42,14 +42,11 @@ _PART = 0.4
 # Equal frames of features in a row. Fewer may come from features of a longer shift that were repeated.
 _MIN_REPEATED = 5
 _EQUAL = 1e-4  # more than equal frames differ by rounding
-# Of priors of 0, 10 and 30 frames and waits of 50, 100 and 150, the shortest wait with the fewest errors on the dev set
-# of digits; a prior of 10 was no worse than 0 on that of minilibri.
-PRIOR_FRAMES = 10.0
-# For single words of 0.4 s, each a speaker of its own, in place of 2 to 15 minutes of a speaker: 0, 10, 15, 20, 30, 50,
-# 100 frames gave 20.6, 6.0, 5.4, 5.0, 6.2, 9.8, 13.4 % errors on the dev set of fsdd (recipes/fsdd/RESULTS.md).
-UNIT_PRIOR_FRAMES = 20.0
+# Chosen on the dev sets of fsdd, digits and minilibri (recipes/fsdd/RESULTS.md, "One word of a speaker"): triphones had
+# 35 % errors in single words of 0.4 s with 0 frames, 9.2 with 10 and 6.2 with 20; with 50 and more a DNN gets worse.
+PRIOR_FRAMES = 20.0
 CARRIED_FRAMES = 1000.0
-WAIT_FRAMES = 100
+WAIT_FRAMES = 100  # of 50, 100 and 150 the shortest wait with the fewest errors on the dev set of digits
 _LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
 _MAX_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
 Window = tuple[int, int, bool]  # `cmn_window`, `min_cmn_window` and `center` of a config
@@ -80,7 +77,7 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
         stats_2G = torch.stack([cmvn_stats(static_TF) for static_TF in statics]).sum(0)
     elif config.global_stats is not None:
         prior_2G = _global_stats(config.global_stats, statics[0])
-        stats_2G += prior_2G * (UNIT_PRIOR_FRAMES / prior_2G[0, -1])
+        stats_2G += prior_2G * (PRIOR_FRAMES / prior_2G[0, -1])
     return [apply_cmvn(stats_2G, static_TF, norm_vars=variances, silent_T=silent_T) for static_TF, silent_T in pairs]
 
 
