@@ -195,8 +195,8 @@ class FeatureConfig(Config):
         0,
         ge=0,
         exclude_if=lambda values: values == 0,  # older models have no such key
-        description="last values of a frame, which the model in the directory `sat` adapts to speakers; recipes set it."
-        " With given there are no others",
+        description="last values of a frame, after derivatives and spliced frames of the others, which the model in the"
+        " directory `sat` adapts to speakers; recipes set it. With given there are no others",
     )
 
     @model_validator(mode="before")
@@ -220,8 +220,6 @@ class FeatureConfig(Config):
             raise ValueError("norm_vars needs norm_means, as in Kaldi's apply-cmvn")
         if self.frame_shift > self.frame_length:
             raise ValueError("frame_shift must not exceed frame_length")
-        if self.adapted and (self.deltas or self.left_context or self.right_context):
-            raise ValueError("adapted: without deltas, left_context and right_context only")
         return self
 
     @property

@@ -106,6 +106,16 @@ class ConvolutionConfig(Config):
     pool: int = Field(1, ge=1, description="max pooling: size and stride, in bins of frequency")
 
 
+def _adapted_values(read: str) -> Any:
+    return Field(
+        0,
+        ge=0,
+        exclude_if=lambda values: values == 0,  # older runs have no such key
+        description=f"last values of a frame, which are features adapted to speakers: {read}, beside what the"
+        " convolutions make of the others; they are neither warped nor masked",
+    )
+
+
 class CnnConfig(DnnConfig):
     """Convolutions over frequency and time of a window of frames, then fully connected layers."""
 
@@ -116,6 +126,7 @@ class CnnConfig(DnnConfig):
     )
     layers: int = Field(2, ge=0, description="fully connected hidden layers")
     width: int = Field(1024, ge=1)
+    adapted: int = _adapted_values("the fully connected layers read them, of all frames of the window")
 
 
 class LstmConfig(ModelConfig):
@@ -249,24 +260,18 @@ class CnnTdnnConfig(TdnnConfig):
         ),
         min_length=1,
     )
-    adapted: int = Field(
-        0,
-        ge=0,
-        exclude_if=lambda values: values == 0,  # older runs have no such key
-        description="last values of a frame, which are features adapted to speakers: the affine layer reads them, of"
-        " three frames, beside what the convolutions make of the others; they are neither warped nor masked",
-    )
+    adapted: int = _adapted_values("the affine layer reads them, of three frames")
 
     @model_validator(mode="after")
     def _sees_every_frame(self) -> "CnnTdnnConfig":
-        _layers_see_every_frame(self.convolutions, self.frames_per_output)
-        if self.adapted and self.convolutions[0].kernel[1] < 3:
-            raise ValueError("adapted: is read of three frames, so convolutions.0.kernel needs at least 3 in time")
+        _layers_see_every_frame(self.convolutions, self.frames_per_output, self.adapted)
         return self
 
 
-def _layers_see_every_frame(convolutions: Sequence[StridedConvolutionConfig], subsampling: int) -> None:
+def _layers_see_every_frame(convolutions: Sequence[StridedConvolutionConfig], subsampling: int, adapted: int) -> None:
     frames = convolutions[0].kernel[1]
+    if adapted and frames < 3:
+        raise ValueError("adapted: is read of three frames, so convolutions.0.kernel needs at least 3 in time")
     if frames < subsampling:
         raise ValueError(
             f"convolutions.0.kernel: {frames} frames, moved by subsampling={subsampling}, would skip frames; "
@@ -287,6 +292,7 @@ class TdnnLstmConfig(LstmConfig):
     convolutions: tuple[StridedConvolutionConfig, ...] = Field(
         (), description="over frequency and time, before the time-delay layers"
     )
+    adapted: int = _adapted_values("the affine layer reads them, of three frames")
     time_layers: int = Field(5, ge=1, description="factored time-delay layers before the cells")
     width: int = Field(384, ge=1, description="of the time-delay layers")
     bottleneck: int = Field(96, ge=1, description="width between the two products of a factored layer")
@@ -315,14 +321,18 @@ class TdnnLstmConfig(LstmConfig):
         keys = {"subsampling": self.subsampling, "layers": self.time_layers, "dropout": self.time_dropout} | {
             key: getattr(self, key) for key in ("width", "bottleneck", "context", "bypass")
         }
-        return CnnTdnnConfig(**keys, convolutions=self.convolutions) if self.convolutions else TdnnConfig(**keys)
+        if not self.convolutions:
+            return TdnnConfig(**keys)
+        return CnnTdnnConfig(**keys, convolutions=self.convolutions, adapted=self.adapted)
 
     @model_validator(mode="after")
     def _consistent(self) -> "TdnnLstmConfig":
         check_cells(self)
         _narrows(self.width, self.bottleneck)
         if self.convolutions:
-            _layers_see_every_frame(self.convolutions, self.frames_per_output)
+            _layers_see_every_frame(self.convolutions, self.frames_per_output, self.adapted)
+        elif self.adapted:
+            raise ValueError("adapted: is for values beside convolutions; without these, leave it out")
         return self
 
 
@@ -332,8 +342,15 @@ TIME_DELAY = (TdnnConfig, TdnnLstmConfig)  # the networks with factored layers, 
 def check_frequencies(model: ModelConfig, features: FeatureConfig, source: str, prefix: str = "") -> None:
     """Refuse features that are not bins alone for convolutions, which take all values of a frame for frequencies.
 
-    `source`: the file or key that says which features they are. `prefix`: of the key ``model``, such as ``lfmmi.``.
+    Values that are adapted to speakers may follow if the model knows their number. `source`: the file or key that says
+    which features they are. `prefix`: of the key ``model``, such as ``lfmmi.``.
     """
+    adapted = getattr(model, "adapted", 0)
+    if getattr(model, "convolutions", ()) and adapted != features.adapted:
+        raise SettingError(
+            f"{prefix}model.adapted={adapted}: of the last values of a frame, {source} has {features.adapted} that are"
+            f" adapted to speakers, which convolutions must not read: set {prefix}model.adapted={features.adapted}"
+        )
     keys = ("deltas", "pitch", "left_context", "right_context", *(["use_energy"] if features.kind == "fbank" else []))
     found = [key for key in keys if getattr(features, key)]
     if found and isinstance(model, CnnTdnnConfig | TdnnLstmConfig) and model.convolutions:

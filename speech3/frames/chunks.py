@@ -55,9 +55,13 @@ def _matrices(warp: FrequencyWarp, speed: float = 1.0) -> Tensor:
     return torch.from_numpy(np.stack([warp.matrix(factor) for factor in factors]))
 
 
-def _warped(feats_BLF: Tensor, matrices_BMM: Tensor) -> Tensor:
-    blocks_BXM = feats_BLF.reshape(len(feats_BLF), -1, matrices_BMM.shape[1])
-    return torch.bmm(blocks_BXM, to_device(matrices_BMM, feats_BLF.device).transpose(1, 2)).view(feats_BLF.shape)
+def _warped(feats_BLF: Tensor, matrices_BMM: Tensor, kept: int) -> Tensor:
+    """Each chunk warped by its own matrix, but for the last `kept` values of its frames."""
+    bins_BLF, kept_BLX = feats_BLF.tensor_split([feats_BLF.shape[2] - kept], 2)
+    blocks_BXM = bins_BLF.reshape(len(bins_BLF), -1, matrices_BMM.shape[1])
+    matrices_BMM = to_device(matrices_BMM, feats_BLF.device)
+    warped_BLF = torch.bmm(blocks_BXM, matrices_BMM.transpose(1, 2)).view(bins_BLF.shape)
+    return torch.cat([warped_BLF, kept_BLX], 2) if kept else warped_BLF
 
 
 class ChunkInputs(NamedTuple):
@@ -150,7 +154,7 @@ class Chunks:
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
         self._matrices_MM: Tensor | None = None
         if warp:
-            self._matrices_MM = torch.cat([_matrices(warp, speed) for speed in self.speeds])
+            self._matrices_MM, self._kept = torch.cat([_matrices(warp, speed) for speed in self.speeds]), warp.kept
 
     def __len__(self) -> int:
         return -(-int(self._ends_U[-1]) // self.streams)
@@ -164,7 +168,8 @@ class Chunks:
         chunks, first_B = self._place(chosen_B, np.array(self.speeds)[speed_B], generator.uniform(-1, 1, len(chosen_B)))
         feats_BLF = self._gather(chunks, first_B)
         if self._matrices_MM is not None:
-            feats_BLF = _warped(feats_BLF, self._matrices_MM[torch.from_numpy(speed_B * _WARPS + warp_B)])
+            matrices_BMM = self._matrices_MM[torch.from_numpy(speed_B * _WARPS + warp_B)]
+            feats_BLF = _warped(feats_BLF, matrices_BMM, self._kept)
         targets = self.targets(chunks)
         if self.teacher:
             targets = Taught(targets, self.teacher(self._inputs(chunks, feats_BLF)))
@@ -411,7 +416,8 @@ class Sequences:
     ) -> Tensor:
         feats_BKF = feats_KBF.transpose(0, 1)
         if self.warp:
-            feats_BKF = _warped(feats_BKF, self._matrices_LMM[torch.from_numpy(order.warps_U[utterance_B])])
+            matrices_BMM = self._matrices_LMM[torch.from_numpy(order.warps_U[utterance_B])]
+            feats_BKF = _warped(feats_BKF, matrices_BMM, self.warp.kept)
         if self.masks:
             generator = np.random.default_rng((self.seed, order.number, number, _TIME_SEED))
             time_BK2, _ = self.masks.draw(generator, len(utterance_B))

@@ -9,8 +9,11 @@ The warp f -> a f is applied to the log mel bins by linear interpolation, so it 
 enough to draw a new factor for every few frames. Derivatives are warped like their bins, and so are subtracted means;
 energy and pitch are not changed.
 
+The last values of a frame may be features adapted to speakers, which are neither masked nor warped.
+
 Axes: B windows, chunks or utterances of a minibatch, T their frames, W context window, F feature bins, M mel bins, K
-masks of each, P values of a frame before derivatives and splicing, G groups of frames.
+masks of each, P values of a frame before derivatives and splicing, X values at its end that are kept, G groups of
+frames.
 """
 
 from dataclasses import dataclass
@@ -27,11 +30,14 @@ from speech3.runtime import to_device
 
 @dataclass(frozen=True)
 class MelColumns:
-    """Where the mel bins are in a frame: in each of its equal blocks of P values (static, deltas, spliced frames)."""
+    """Where the mel bins are in a frame: in each of its equal blocks of P values (static, deltas, spliced frames).
+
+    Features adapted to speakers come after all blocks.
+    """
 
     bins: int
     before: int = 0  # values of a block before the bins: energy
-    after: int = 0  # values after them: pitch, or features adapted to speakers
+    after: int = 0  # values after them: pitch
 
     @property
     def block(self) -> int:
@@ -43,10 +49,9 @@ def mel_columns(config: FeatureConfig, dim: int, key: str) -> MelColumns:
 
     `key`: the setting that needs them, for the error message: ``training.frequency_warp=0.1``.
     """
-    after = (config.pitch.dim if config.pitch else 0) + config.adapted
-    columns = MelColumns(config.num_mel_bins, int(config.use_energy), after)
+    columns = MelColumns(config.num_mel_bins, int(config.use_energy), config.pitch.dim if config.pitch else 0)
     blocks = (config.deltas + 1) * (config.left_context + 1 + config.right_context)
-    if config.kind != "fbank" or not config.sample_frequency or dim != columns.block * blocks:
+    if config.kind != "fbank" or not config.sample_frequency or dim != columns.block * blocks + config.adapted:
         raise SettingError(
             f"{key}: only for log mel features (kind: fbank), not for {config.kind} of {dim} values per frame;"
             " switch it off (0, or [] for speeds)"
@@ -64,11 +69,14 @@ class FrequencyWarp:
         float64, mel: the centre of each bin.
     columns
         Where the bins are; None: a frame consists of the bins alone.
+    kept
+        Number of values at the end of a frame that are not warped.
     """
 
     centre_M: np.ndarray
     most: float
     columns: MelColumns | None = None
+    kept: int = 0
 
     def matrix(self, factor: float) -> np.ndarray:
         """(P, P) float32: row i computes value i of the warped frame; the edge bins are repeated beyond the edges."""
@@ -83,16 +91,17 @@ class FrequencyWarp:
 
     def __call__(self, feats_BWF: Tensor, factor_G: np.ndarray) -> Tensor:
         """Warp each of G equal parts of a minibatch by its own factor."""
-        parts = feats_BWF.chunk(len(factor_G))
+        blocks_BWF, kept_BWX = feats_BWF.tensor_split([feats_BWF.shape[2] - self.kept], 2)
+        parts = blocks_BWF.chunk(len(factor_G))
         matrices = to_device(torch.from_numpy(np.stack([self.matrix(f) for f in factor_G])), feats_BWF.device)
         warped = [(p.reshape(-1, len(m)) @ m.t()).view(p.shape) for p, m in zip(parts, matrices, strict=False)]
-        return torch.cat(warped)
+        return torch.cat([torch.cat(warped), kept_BWX], 2) if self.kept else torch.cat(warped)
 
 
 def frequency_warp(config: FeatureConfig, dim: int, most: float, key: str = "") -> FrequencyWarp:
     """The warp for features of `config` by at most `most`; other parameters and errors as `mel_columns`."""
     columns = mel_columns(config, dim, key or f"training.frequency_warp={most:g}")
-    return FrequencyWarp(mel_edges(config, config.sample_frequency or 0)[1:-1], most, columns)
+    return FrequencyWarp(mel_edges(config, config.sample_frequency or 0)[1:-1], most, columns, config.adapted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,12 +148,14 @@ class SpecAugment:
         hidden_BT = hidden(time_BK2, np.minimum(self.time_mask_frames, lengths_B // 2), lengths_B, frames)
         hidden_BTF = to_device(torch.from_numpy(hidden_BT), feats_BTF.device)[:, :, None]
         if self.columns and self.frequency_masks:
-            bins, before = self.columns.bins, self.columns.before
-            hidden_BF = np.zeros((count, dim // self.columns.block, self.columns.block), np.bool_)
+            bins, before, block = self.columns.bins, self.columns.before, self.columns.block
             bins_B = np.full(count, bins)
             hidden_BM = hidden(frequency_BK2, np.full(count, self.frequency_mask_bins), bins_B, bins)
-            hidden_BF[:, :, before : before + bins] = hidden_BM[:, None]
-            hidden_BTF = hidden_BTF | to_device(torch.from_numpy(hidden_BF.reshape(count, 1, dim)), feats_BTF.device)
+            hidden_BP = np.zeros((count, block), np.bool_)
+            hidden_BP[:, before : before + bins] = hidden_BM
+            hidden_BF = np.zeros((count, 1, dim), np.bool_)
+            hidden_BF[:, 0, : dim - self.kept] = np.tile(hidden_BP, (dim - self.kept) // block)
+            hidden_BTF = hidden_BTF | to_device(torch.from_numpy(hidden_BF), feats_BTF.device)
         if self.kept:
             hidden_BTF = hidden_BTF & (torch.arange(dim, device=feats_BTF.device) < dim - self.kept)
         return torch.where(hidden_BTF, to_device(self.mean_F, feats_BTF.device), feats_BTF)

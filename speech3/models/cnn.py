@@ -22,16 +22,19 @@ _IN_CACHE = 400_000  # patch values per part, 1.6 MB: the best of 0.8 to 24 MB w
 class Cnn(WindowModel):
     """Convolutional layers, fully connected layers, logits.
 
-    A frame's features are blocks of bins (static, first, second derivatives), which become the input's channels. It is
-    an error if they do not divide into these, or if a kernel or the pooling is larger than its input.
+    A frame's features are blocks of bins (static, first, second derivatives), which become the input's channels. The
+    last ``adapted`` values of a frame bypass the convolutions: the first layer after these reads them of all frames. It
+    is an error if the others do not divide into blocks, or if a kernel or the pooling is larger than its input.
     """
 
     def __init__(self, config: CnnConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
         super().__init__(config, feat_dim, num_senones)
-        bins, rest = divmod(feat_dim, config.channels)
+        self.adapted = config.adapted
+        values = feat_dim - self.adapted
+        bins, rest = divmod(values, config.channels)
         if rest:
             raise SettingError(
-                f"model.channels={config.channels}: features of {feat_dim} values per frame do not divide into "
+                f"model.channels={config.channels}: features of {values} values per frame do not divide into "
                 f"that many blocks of bins; set model.channels=1 for features without deltas, or extract others "
                 f"(fbank40_d2 has 3 blocks of 40)"
             )
@@ -41,15 +44,19 @@ class Cnn(WindowModel):
             convolutions.append(ConvolutionalLayer(each, shape_KWC[2], config, generator))
             shape_KWC = _shape_after(each, shape_KWC, f"model.convolutions[{number}]")
         self.convolutions = nn.Sequential(*convolutions)
-        widths = [shape_KWC[0] * shape_KWC[1] * shape_KWC[2], *config.hidden_widths]
+        beside = self.window * self.adapted
+        widths = [shape_KWC[0] * shape_KWC[1] * shape_KWC[2] + beside, *config.hidden_widths]
         self.layers = Hidden(widths, config.activation, config.normalization, config.dropout, generator)
         add_outputs(self, widths[-1], generator)
 
     def hidden(self, feats_BWF: Tensor) -> Tensor:
-        feats_BWF = self.normalize(feats_BWF)
+        feats_BWF, beside_BWX = self.normalize(feats_BWF).tensor_split([self.channels * self.bins], 2)
         x_BKWC = feats_BWF.unflatten(2, (self.channels, self.bins)).permute(0, 3, 1, 2).contiguous()
-        x_BD: Tensor = self.layers(self.convolutions(x_BKWC).flatten(1))
-        return x_BD
+        x_BD = self.convolutions(x_BKWC).flatten(1)
+        if self.adapted:
+            x_BD = torch.cat([x_BD, beside_BWX.flatten(1)], 1)
+        hidden_BD: Tensor = self.layers(x_BD)
+        return hidden_BD
 
 
 class ConvolutionalLayer(nn.Module):

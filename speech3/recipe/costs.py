@@ -29,7 +29,6 @@ from speech3.recipe.experiment import (
     LFMMI_ADAPTED,
     LFMMI_TAUGHT,
     SAT,
-    SAT_DNN,
     SAT_LFMMI,
     SELF,
     Experiment,
@@ -162,12 +161,16 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         assert recipe.hmm.lda is not None
         adapted = FeatureConfig(num_mel_bins=recipe.hmm.lda.dim, frame_shift=e.presets[recipe.hmm.features].frame_shift)
         found[f"{ADAPTED_STAGE}/features"] = Cost(size=all_hours * _bytes(adapted, 4))
-    if SAT_DNN in e.adapted:
-        rate = _PASS["dnn"] * _larger("dnn", recipe.model, adapted, round(triphone_leaves(hours)))
+    if (network := e.sat_network) in e.adapted:
+        reads, model = adapted, e.sat_model(recipe.hmm.lda.dim)
+        if e.reads_bins:
+            reads = e.presets[recipe.features].model_copy(update={"adapted": recipe.hmm.lda.dim})
+        rate = _PASS.get(model.system, 0.0) * _larger(model.system, model, reads, round(triphone_leaves(hours)))
         found[f"{ADAPTED_STAGE}/align"] = Cost(_HMM["align"] * (hours + speech.dev), 0)
         # Utterances of training are packed with and without their speaker's transform.
-        found[f"{ADAPTED_STAGE}/{SAT_DNN}.frames"] = Cost(size=(2 * hours + speech.dev) * _bytes(adapted, width))
-        found[train_step(SAT_DNN)] = Cost(rate * 2 * hours * e.training.max_epochs, workers)
+        packed = f"{ADAPTED_STAGE}/{e.frames_name(network)}.frames"
+        found[packed] = Cost(size=(2 * hours + speech.dev) * _bytes(reads, width))
+        found[train_step(network)] = Cost(rate * 2 * hours * e.training.max_epochs, workers)
     if recipe.lfmmi and (system := recipe.lfmmi):
         preset, passes = e.presets[system.features], system.training.max_epochs
         size = packed_hours * _bytes(preset, _WIDTHS[system.training.dtype])
@@ -208,7 +211,7 @@ def _larger(measured_as: str, model: ModelConfig, features: FeatureConfig, outpu
 
 
 def values_per_frame(config: FeatureConfig) -> int:
-    return static_dim(config) * (1 + config.deltas) * (1 + config.left_context + config.right_context)
+    return static_dim(config) * (1 + config.deltas) * (1 + config.left_context + config.right_context) + config.adapted
 
 
 def _bytes(config: FeatureConfig, width: int) -> float:

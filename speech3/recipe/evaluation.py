@@ -74,10 +74,9 @@ from speech3.recipe.experiment import (
     LFMMI,
     LFMMI_HMM,
     NEGATIVES,
-    ON_SAT,
     SAT,
-    SAT_DNN,
     Experiment,
+    on_sat,
     train_step,
 )
 from speech3.recipe.language import error_rate, spoken
@@ -248,7 +247,7 @@ def decode_system(e: Experiment, system: str) -> None:
     """
     if system in e.trained:
         share_graphs(e.model(system), e.model(e.hmm_of(system)))  # a network stays when the language model changes
-    if system in ON_SAT:
+    if on_sat(system):
         include_model(e.model(system), e.model(SAT))
     recognizer: TrainedModel = load_recognizer(e.model(system))
     dev, test = (e.feats(system, split) for split in ("dev", "test"))
@@ -264,7 +263,7 @@ def decode_system(e: Experiment, system: str) -> None:
         found, dev = (passes.last, passes.feats) if passes.helps else (passes.first, dev)
         recognizer, test, earlier_s = speakers.passes_on_test(e, test)
     else:
-        negatives = e.feats(system, NEGATIVES) if e.recipe.negatives and system not in ON_SAT else {}
+        negatives = e.feats(system, NEGATIVES) if e.recipe.negatives and not on_sat(system) else {}
         if e.recipe.negatives and not negatives:
             say("  fillers and confidences are tuned on dev alone: negatives have no features adapted to speakers")
         found = tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric), negatives)
@@ -283,8 +282,8 @@ def decode_system(e: Experiment, system: str) -> None:
     _tell_failed(decoding)
     shift_s = recognizer.features.frame_shift / 1000
     write_json(out / "test" / "speed.json", {"seconds": seconds, "jobs": e.jobs, "speech_s": frames * shift_s})
-    given = e.recipe.hmm.features if system == SAT_DNN else e.feature_preset(system)
-    silent = silent_in(e.features(given, "test"))
+    preset = e.feature_preset(system)
+    silent = silent_in(e.features(e.recipe.hmm.features if preset == SAT else preset, "test"))
     waves = DataWaves(read_datadir(e.data("test")), recognizer.features.sample_frequency)
     write_decoding(out / "test", recognizer, test, without_words(decoding, silent), e.jobs, waves=waves)
     # Decode again with other language models.

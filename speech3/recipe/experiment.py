@@ -32,10 +32,12 @@ import numpy as np
 from speech3.config import (
     CnnTdnnConfig,
     FeatureConfig,
+    ModelConfig,
     RecipeConfig,
     TrainingConfig,
     load_config,
     load_preset,
+    parse,
     read_yaml,
     refuse_unused,
     shipped,
@@ -80,11 +82,10 @@ CORPORA: dict[str, Callable[..., None]] = {
 MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 LDA, SAT = "lda", "sat"  # GMMs on transformed features (hmm.lda, hmm.sat)
 ADAPTED_STAGE = "adapted"  # the stage of what comes after decoding with sat
-SAT_DNN, SAT_LFMMI = "sat_dnn", "sat_lfmmi"  # networks on SAT's adapted features; LF-MMI's reads mel bins, too
+SAT_LFMMI = "sat_lfmmi"  # the LF-MMI network on mel bins and SAT's adapted features
 LFMMI_MEAN = "lfmmi_mean"  # the mean of the scores of `LFMMI` and `SAT_LFMMI`
 LFMMI_TAUGHT = "lfmmi_taught"  # a network like `SAT_LFMMI` that learns from `LFMMI_MEAN`
 LFMMI_ADAPTED = (SAT_LFMMI, LFMMI_MEAN, LFMMI_TAUGHT)
-ON_SAT = (SAT_DNN, *LFMMI_ADAPTED)
 GMMS = ("mono", "tri", LDA, SAT)  # systems of every recipe; monophones are decoded only if decode_mono is set
 BMMI = "bmmi"  # the triphones' GMMs trained further, with hmm.tri.discriminative=bmmi
 LFMMI_HMM = "lfmmi_hmm"  # the HMM of the outputs of the system `LFMMI`
@@ -107,14 +108,19 @@ def without_mel_bins(training: TrainingConfig) -> TrainingConfig:
     return training.model_copy(update={"frequency_warp": 0.0, "frequency_masks": 0, "speeds": ()})
 
 
+def on_sat(system: str) -> bool:
+    """Whether a system's network reads SAT's adapted features, alone or with others."""
+    return system.startswith(f"{SAT}_") or system in LFMMI_ADAPTED
+
+
 def train_step(system: str) -> str:
     if system in GMMS:
         return f"hmm/{system}"
-    return "self/train" if system == SELF else f"{ADAPTED_STAGE if system in ON_SAT else 'train'}/{system}"
+    return "self/train" if system == SELF else f"{ADAPTED_STAGE if on_sat(system) else 'train'}/{system}"
 
 
 def decode_step(system: str) -> str:
-    if system in ON_SAT:
+    if on_sat(system):
         return f"{ADAPTED_STAGE}/{system}.decode"
     return "self/decode" if system == SELF else f"decode/{system}"
 
@@ -170,12 +176,36 @@ class Experiment:
 
     @property
     def adapted(self) -> tuple[str, ...]:
-        """The networks on SAT's adapted features: of the recipe's model, if that is a DNN, and with LF-MMI."""
+        """The networks on SAT's adapted features: `sat_network`, and the one trained with LF-MMI.
+
+        Given features, of which nobody knows how to compute them, are not put beside adapted ones.
+        """
         if SAT not in self.gmms:
             return ()
-        dnn = self.networks and self.recipe.model.system == "dnn"
-        beside = self.recipe.lfmmi and self.recipe.lfmmi.adapted
-        return (*((SAT_DNN,) if dnn else ()), *((SAT_LFMMI,) if beside else ()))
+        senones = self.networks and not (self.reads_bins and self.presets[self.recipe.features].kind == "given")
+        lfmmi = self.recipe.lfmmi and self.recipe.lfmmi.adapted
+        return (*((self.sat_network,) if senones else ()), *((SAT_LFMMI,) if lfmmi else ()))
+
+    @property
+    def sat_network(self) -> str:
+        """The network on SAT's adapted features that learns senones; it is of the family of `networks`."""
+        return f"{SAT}_{self.recipe.model.system}"
+
+    @property
+    def reads_bins(self) -> bool:
+        """Whether `sat_network` has convolutions, and so reads what `networks` read and the adapted features beside."""
+        return bool(getattr(self.recipe.model, "convolutions", ()))
+
+    def sat_model(self, dim: int) -> ModelConfig:
+        """The architecture of `sat_network` for `dim` adapted values; an error if its convolutions are too short."""
+        if not self.reads_bins:
+            return self.recipe.model
+        values = {**self.recipe.model.model_dump(), "adapted": dim}
+        return parse(ModelConfig, values, f"model of {self.sat_network} (without it: hmm.sat=null)")
+
+    @property
+    def sat_training(self) -> TrainingConfig:
+        return self.training if self.reads_bins else without_mel_bins(self.recipe.training)
 
     @property
     def gmms(self) -> tuple[str, ...]:
@@ -228,13 +258,13 @@ class Experiment:
 
     def label_source(self, network: str) -> str:
         """The system from whose alignment a network learns."""
-        return ("tri", *self.networks)[self.networks.index(network)]
+        return SAT if network == self.sat_network else ("tri", *self.networks)[self.networks.index(network)]
 
     def hmm_of(self, system: str) -> str:
         """The directory in `out` with the HMM and the decoding graphs of a system."""
         if system not in self.trained:
             return system
-        return LFMMI_HMM if system in (LFMMI, SELF, *LFMMI_ADAPTED) else SAT if system == SAT_DNN else "tri"
+        return LFMMI_HMM if system in (LFMMI, SELF, *LFMMI_ADAPTED) else SAT if system == self.sat_network else "tri"
 
     def start(self, system: str) -> Start | None:
         """The trained network that a system's network starts from, if any."""
@@ -381,27 +411,32 @@ class Experiment:
         return self.out / system / "align" / split
 
     def frames(self, network: str) -> Path:
-        own = (LFMMI, SELF, FLAT, *ON_SAT)
+        own = (LFMMI, SELF, FLAT, *LFMMI_ADAPTED)
         return self.out / "frames" / (network if network in own else self.frames_name(network))
 
     def feats(self, system: str, split: str) -> Mapping[str, np.ndarray]:
         """The features that a system reads; for some mel bins, and after them the adapted features."""
-        presets = [self.feature_preset(system), *([SAT] if system in LFMMI_ADAPTED else [])]
+        presets = dict.fromkeys([self.feature_preset(system), *([SAT] if on_sat(system) else [])])
         parts = [ArkReader(self.features(preset, split) / "feats.scp") for preset in presets]
         return parts[0] if len(parts) == 1 else SideBySide(parts)
 
     def frames_name(self, network: str) -> str:
-        """Name of a network's frames: the source of its labels and, unless the recipe's file has them, its features."""
+        """Name of a network's frames: the source of its labels and, unless the recipe's file has them, its features.
+
+        Frames of adapted features alone are shared by all families, so those with others always name these.
+        """
         source, preset = self.label_source(network), Path(self.recipe.features).stem
+        if source == SAT:
+            return f"{SAT}_{preset}" if self.reads_bins else SAT
         own = read_yaml(shipped("recipes") / self.name / "recipe.yaml").get("features", preset)
         return source if preset == own else f"{source}_{preset}"
 
     def feature_preset(self, system: str) -> str:
         if system in (LFMMI, SELF, FLAT, *LFMMI_ADAPTED) and self.recipe.lfmmi:
             return self.recipe.lfmmi.features
-        if system == SAT_DNN:
+        if system == self.sat_network and not self.reads_bins:
             return SAT
-        return self.recipe.features if system in self.networks else self.recipe.hmm.features
+        return self.recipe.features if system in (*self.networks, self.sat_network) else self.recipe.hmm.features
 
     @cached_property
     def presets(self) -> dict[str, FeatureConfig]:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from speech3.config import NOT_COMPUTED, FeatureConfig, ModelConfig, check_frequencies
+from speech3.config import NOT_COMPUTED, FeatureConfig, ModelConfig, TrainingConfig, check_frequencies
 from speech3.corpora import anyspeech
 from speech3.errors import SettingError, Speech3Error
 from speech3.recipe import evaluation, language, negatives, selftrain, speakers, stages
@@ -22,14 +22,13 @@ from speech3.recipe.experiment import (
     LFMMI_MEAN,
     LFMMI_TAUGHT,
     NEGATIVES,
-    ON_SAT,
     SAT,
-    SAT_DNN,
     SAT_LFMMI,
     SELF,
     UNTRANSCRIBED,
     Experiment,
     decode_step,
+    on_sat,
     train_step,
 )
 from speech3.recipe.sizes import open_sizes
@@ -59,7 +58,7 @@ def planned_steps(e: Experiment) -> list[Step]:
     steps += [
         _decode_step(e, system, [*([train_step(system)] if system in e.trained else []), f"graph/{e.hmm_of(system)}"])
         for system in e.systems
-        if system not in (SELF, *ON_SAT)
+        if system != SELF and not on_sat(system)
     ]
     steps += _adapted_steps(e)
     if SELF in e.trained:
@@ -331,11 +330,10 @@ def _elastic(e: Experiment, prefix: str) -> list[str]:
     return [*_not_computed(prefix), f"{prefix}training.workers", *e.workers_chosen]
 
 
-def _senone_training(e: Experiment) -> dict[str, Any]:
+def _senone_training(e: Experiment, training: TrainingConfig) -> dict[str, Any]:
     """The settings of a network that learns senones, and which of them do not count or may change."""
-    training = e.training.model_dump()
     return {
-        "config": {"model": e.recipe.model.model_dump(), "training": training, "seed": e.recipe.seed},
+        "config": {"model": e.recipe.model.model_dump(), "training": training.model_dump(), "seed": e.recipe.seed},
         "open_keys": [*_open_keys(e), *_not_computed("")],
         "elastic": _elastic(e, ""),
     }
@@ -365,7 +363,7 @@ def _network_steps(e: Experiment, network: str) -> list[Step]:
             e.model(network),
             needs=[packed, *_pretrained(e, network)],
             inputs=_started(e, network),
-            **_senone_training(e),
+            **_senone_training(e, e.training),
         )
     )
     return steps
@@ -428,17 +426,22 @@ def _adapted_steps(e: Experiment) -> list[Step]:
     run, outputs = partial(speakers.write_adapted_features, e), [path / "feats.scp" for path in files]
     steps = [Step(features, run, {}, outputs, [decode_step(SAT)], owns=files[0].parent, bulky=True)]
     for network in e.adapted:
-        out, packed = e.frames(network), f"{ADAPTED_STAGE}/{network}.frames"
-        if network == SAT_DNN:
+        out = e.frames(network)
+        if network == e.sat_network:
+            assert e.recipe.hmm.lda is not None
+            e.sat_model(e.recipe.hmm.lda.dim)  # for its errors
             outputs = [e.alignment(SAT, split) / "ali.ark" for split in (e.train, "dev")]
             steps.append(Step(aligned, partial(speakers.align_adapted, e), {}, outputs, [features]))
-            pack, config, needs = speakers.pack_adapted, {"training.dtype": e.training.dtype}, [aligned]
-            run, training = partial(speakers.train_adapted, e), _senone_training(e)
+            needs = [aligned, *([_extracted(e.recipe.features)] if e.reads_bins else [])]
+            packed, pack = f"{ADAPTED_STAGE}/{e.frames_name(network)}.frames", speakers.pack_adapted
+            config = {"training.dtype": e.training.dtype}
+            run, training = partial(speakers.train_adapted, e), _senone_training(e, e.sat_training)
             train = _model_step(train_step(network), run, e.model(network), needs=[packed], **training)
         else:
             assert e.recipe.lfmmi is not None
             needs = [features, "hmm/lfmmi", _extracted(e.recipe.lfmmi.features)]
-            pack, config = speakers.pack_adapted_lfmmi, {"lfmmi.training.dtype": e.recipe.lfmmi.training.dtype}
+            packed, pack = f"{ADAPTED_STAGE}/{network}.frames", speakers.pack_adapted_lfmmi
+            config = {"lfmmi.training.dtype": e.recipe.lfmmi.training.dtype}
             train = _lfmmi_training(e, network, partial(speakers.train_adapted_lfmmi, e, network), [packed])
         steps.append(Step(packed, partial(pack, e), config, _frames(out), needs, owns=out, bulky=True))
         steps += [train, _decode_step(e, network, [train_step(network), f"graph/{e.hmm_of(network)}"])]

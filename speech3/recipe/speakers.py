@@ -6,9 +6,10 @@ OUT/decode/sat/test_passN           the words of each pass before the last: hyp.
 OUT/features/sat/{train,dev,test}   features after LDA, MLLT and the speakers' transforms, for networks; those of dev
                                     and test are adapted to the words of the last pass but one
 OUT/sat/align/{train,dev}           alignments of these features by SAT's adapted GMMs
-OUT/frames/sat_dnn                  packed: the utterances of training with and without their speaker's transform
-OUT/sat_dnn                         a DNN on these features, with SAT's senones and graph
-OUT/frames/sat_lfmmi, OUT/sat_lfmmi  the same for LF-MMI: mel bins, and beside the convolutions the adapted features
+OUT/frames/sat                      packed: the utterances of training with and without their speaker's transform
+OUT/frames/sat_PRESET               the same for networks with convolutions: mel bins, and then the adapted features
+OUT/sat_dnn, OUT/sat_cnn, ...       networks of the recipe's families on these features, with SAT's senones and graph
+OUT/frames/sat_lfmmi, OUT/sat_lfmmi  for LF-MMI: mel bins, and beside the convolutions the adapted features
 OUT/lfmmi_mean                      the networks of lfmmi and sat_lfmmi, which score together
 OUT/lfmmi_taught                    a network like sat_lfmmi that also learns from lfmmi_mean
 """
@@ -67,10 +68,8 @@ from speech3.recipe.experiment import (
     LFMMI_HMM,
     LFMMI_MEAN,
     SAT,
-    SAT_DNN,
     SAT_LFMMI,
     Experiment,
-    without_mel_bins,
 )
 from speech3.recipe.language import error_rate
 from speech3.recipe.stages import (
@@ -248,17 +247,17 @@ def align_adapted(e: Experiment) -> None:
 
 
 def pack_adapted(e: Experiment) -> None:
-    """Pack the adapted features of train and dev with SAT's senones.
+    """Pack the adapted features of train and dev with SAT's senones; for convolutions, after mel bins.
 
     The transforms of training were estimated along the transcripts, so a network that sees only these features relies
     on them more than it can on those of a test. Each utterance of training is therefore packed a second time without
     its speaker's transform.
     """
     labels = {split: IntArkReader(e.alignment(SAT, split) / "ali.ark") for split in (e.train, "dev")}
-    num_pdfs = load_hmm(e.model(SAT)).num_pdfs
-    _pack_twice(e, SAT_DNN, labels, num_pdfs, e.training.dtype, {"alignment": SAT})
+    num_pdfs, bins = load_hmm(e.model(SAT)).num_pdfs, e.recipe.features if e.reads_bins else None
+    _pack_twice(e, e.sat_network, labels, num_pdfs, e.training.dtype, {"alignment": SAT}, bins)
     given = {"kind": "given", "pitch": None, "deltas": 0, "cmvn": "none", "norm_vars": False, "global_stats": None}
-    _write_features(e, SAT_DNN, e.recipe.hmm.features, given)
+    _write_features(e, e.sat_network, bins or e.recipe.hmm.features, {} if bins else given)
 
 
 def pack_adapted_lfmmi(e: Experiment) -> None:
@@ -315,20 +314,20 @@ def _with_or_without(projected: Projected, name: str) -> np.ndarray:
 
 
 def train_adapted(e: Experiment) -> None:
-    """Train the network on adapted features; SAT's HMM and graph are copied into its model directory.
-
-    Neither frequency warps, masks nor speeds: the features have no mel bins.
-    """
+    """Train the network on adapted features; SAT's HMM and graph are copied into its model directory."""
     from speech3.train import train
 
+    out = e.model(e.sat_network)
+    if e.sat_training != e.recipe.training:
+        say("  there are no mel bins: training without frequency warps, masks and speeds")
     config = TrainConfig(
-        frames=str(e.frames(SAT_DNN)),
+        frames=str(e.frames(e.sat_network)),
         hmm=str(e.model(SAT)),
-        model=e.recipe.model,
-        training=as_begun(e, without_mel_bins(e.recipe.training), "", e.model(SAT_DNN)),
+        model=e.sat_model(_projection(e.model(SAT)).dim),
+        training=as_begun(e, e.sat_training, "", out),
         seed=e.recipe.seed,
     )
-    train(config, e.model(SAT_DNN))
+    train(config, out)
 
 
 def train_adapted_lfmmi(e: Experiment, system: str) -> None:

@@ -100,11 +100,10 @@ def test_every_recipe_takes_every_preset(recipe: str, preset: str, tmp_path: Pat
     config = load_preset(ModelConfig, "models", preset)
     assert experiment.recipe.model == config
     both_ways = isinstance(config, LstmConfig) and config.bidirectional
-    beside = ("sat_dnn",) if config.family == "dnn" else ()
-    beside += ("lfmmi",) if experiment.recipe.lfmmi else ()
+    beside = ("lfmmi",) if experiment.recipe.lfmmi else ()
     mono = ("mono",) if experiment.recipe.decode_mono else ()
     name = config.family.replace("lstm", "blstm") if both_ways else config.family
-    assert experiment.systems == (*mono, "tri", "lda", "sat", name, *beside)
+    assert experiment.systems == (*mono, "tri", "lda", "sat", name, f"sat_{name}", *beside)
     default = open_experiment(recipe, tmp_path / "out", source, [], "").recipe
     training = default.recurrent if isinstance(config, LstmConfig) else default.training
     training = default.time_delay if isinstance(config, TIME_DELAY) else training

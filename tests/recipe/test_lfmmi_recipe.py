@@ -127,7 +127,7 @@ def test_a_flat_start_without_gmms_trains_nothing_else_on_senones(tmp_path: Path
         "decode/sat",
         "adapted/features",
         "adapted/align",
-        "adapted/sat_dnn.frames",
+        "adapted/sat.frames",
         "adapted/sat_dnn",
         "adapted/sat_dnn.decode",
     }

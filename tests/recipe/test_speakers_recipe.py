@@ -36,7 +36,7 @@ def test_its_steps_come_after_what_they_need_and_change_no_other(tmp_path: Path)
         assert all(names.index(needed) < names.index(step.name) for needed in step.needs)
     assert set(after) - set(before) == {
         "hmm/lda", "hmm/sat", "graph/lda", "graph/sat", "decode/lda", "decode/sat", "adapted/features", "adapted/align",
-        "adapted/sat_dnn.frames", "adapted/sat_dnn", "adapted/sat_dnn.decode",
+        "adapted/sat.frames", "adapted/sat_dnn", "adapted/sat_dnn.decode",
     }  # fmt: skip
     assert all(after[name].config == before[name].config for name in before if name != "score")
     assert with_it.systems == ("tri", "lda", "sat", *plain.systems[1:], "sat_dnn")
@@ -47,7 +47,7 @@ def test_its_steps_come_after_what_they_need_and_change_no_other(tmp_path: Path)
     assert costs["hmm/lda"].seconds > 0 and costs["hmm/sat"].seconds > 0
     assert costs["decode/sat"].seconds > costs["decode/lda"].seconds > 0
     assert costs["adapted/sat_dnn"].seconds > 0 and costs["adapted/sat_dnn.decode"].seconds > 0
-    assert costs["adapted/sat_dnn.frames"].size == 2.1 * 360_000 * 40 * 4
+    assert costs["adapted/sat.frames"].size == 2.1 * 360_000 * 40 * 4
     assert open_experiment("digits", tmp_path, None, ["hmm.sat=null"], "").gmms == ("tri", "lda")
 
 
@@ -58,7 +58,7 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
     assert ran == ["features/fbank40_utt", "hmm/lda", "hmm/sat", "hmm/lfmmi", "graph/lda", "graph/sat",
                    "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi", "decode/lda", "decode/sat", "decode/lfmmi",
-                   "adapted/features", "adapted/align", "adapted/sat_dnn.frames", "adapted/sat_dnn",
+                   "adapted/features", "adapted/align", "adapted/sat.frames", "adapted/sat_dnn",
                    "adapted/sat_dnn.decode", "adapted/sat_lfmmi.frames", "adapted/sat_lfmmi",
                    "adapted/sat_lfmmi.decode", "adapted/lfmmi_mean", "adapted/lfmmi_mean.decode",
                    "adapted/lfmmi_taught", "adapted/lfmmi_taught.decode", "score", "report"]  # fmt: skip
@@ -80,7 +80,7 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     np.testing.assert_allclose(features[utterance], expected, rtol=1e-3, atol=1e-3)
     assert read_json(mine / "features" / "sat" / "test" / "adapted.json")["along"] == "recognised words"
     # The network's frames: every utterance once as adapted, then without its speaker's transform.
-    packed = open_packed(mine / "frames" / "sat_dnn" / "train.frames")
+    packed = open_packed(mine / "frames" / "sat" / "train.frames")
     ids = list(packed.utterances)
 
     def frames(name: str) -> np.ndarray:
