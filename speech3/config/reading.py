@@ -102,7 +102,13 @@ def load_preset(cls: type[C], kind: str, name: str) -> C:
     path = _preset_path(kind, name)
     if not path.exists():
         raise SettingError(f"{name}: neither a YAML file nor a preset of conf/{kind} ({', '.join(presets(kind))})")
-    return parse(cls, read_yaml(path), path)
+    found = parse(cls, read_yaml(path), path)
+    if isinstance(found, FeatureConfig) and found.adapted:
+        raise SettingError(
+            f"{path}: adapted: the last {found.adapted} values of a frame are made by the GMMs of a model, not by"
+            " extraction; choose features without them"
+        )
+    return found
 
 
 def _preset_path(kind: str, name: str) -> Path:

@@ -96,8 +96,10 @@ def model_info(model: Path | str) -> ModelInfo:
     about, features = read_about(path), features_of_model(directory)
     facts = _of_gmm(load_gmm(path)) if about.get("kind") == "gmm" else _of_networks(directory)
     layers, right = facts["layers"], facts["right_context"]
-    # An output waits for its own frames, for those of its context, and for those that their features need.
-    latency = None if right is None else right + facts["subsampling"] - 1 + _feature_context(features)
+    # An output waits for its own frames, for those of its context, and for those that their features need; features
+    # adapted to speakers need the whole utterance.
+    whole = right is None or (features is not None and features.adapted > 0)
+    latency = None if whole else right + facts["subsampling"] - 1 + _feature_context(features)
     return ModelInfo(
         path=str(path),
         parameters=sum(layer.parameters for layer in layers),
@@ -217,6 +219,10 @@ def name_of_features(features: FeatureConfig | None) -> str:
     """The matching preset of ``conf/features``, whatever the sample rate and the statistics; else the kind."""
     if features is None:
         return ""
+    if features.adapted:
+        own = name_of_features(features.model_copy(update={"adapted": 0}))
+        adapted = f"{features.adapted} values adapted to speakers"
+        return adapted if features.kind == "given" else f"{own} and {adapted}"
     found = {"sample_frequency": features.sample_frequency, "global_stats": features.global_stats}
     for name in presets("features"):
         if load_preset(FeatureConfig, "features", name).model_copy(update=found) == features:

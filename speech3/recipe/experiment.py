@@ -178,11 +178,13 @@ class Experiment:
     def adapted(self) -> tuple[str, ...]:
         """The networks on SAT's adapted features: `sat_network`, and the one trained with LF-MMI.
 
-        Given features, of which nobody knows how to compute them, are not put beside adapted ones.
+        The first is trained by cross-entropy only, since MMI and sMBR continue a network, and there is none. Given
+        features are not put beside adapted ones: the model could not compute both from recordings.
         """
         if SAT not in self.gmms:
             return ()
-        senones = self.networks and not (self.reads_bins and self.presets[self.recipe.features].kind == "given")
+        given = self.reads_bins and self.presets[self.recipe.features].kind == "given"
+        senones = self.networks and not (given or self.recipe.training.of_sequences)
         lfmmi = self.recipe.lfmmi and self.recipe.lfmmi.adapted
         return (*((self.sat_network,) if senones else ()), *((SAT_LFMMI,) if lfmmi else ()))
 

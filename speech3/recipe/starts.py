@@ -88,6 +88,11 @@ def _read(directory: Path, here: ModelConfig, preset: str, prefix: str, rate_hz:
         )
     given = directory / "features.yaml"
     theirs = parse(FeatureConfig, read_yaml(given), given)
+    if theirs.adapted:
+        raise SettingError(
+            f"init={directory}: reads features that it adapts to speakers, and {prefix}features={preset} are not"
+            " adapted: choose a network that reads others, such as the one of the same family without sat_"
+        )
     ours = load_preset(FeatureConfig, "features", preset)
     if differ := _differences(theirs.model_dump(), ours.model_dump(), _OF_DATA):
         raise SettingError(

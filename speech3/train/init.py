@@ -126,7 +126,7 @@ def _widened(tensors: dict[str, np.ndarray], there: LstmConfig, here: LstmConfig
 def _check_architecture(path: Path, about: dict[str, Any], config: TrainConfig, frames: PackedFrames) -> ModelConfig:
     """Return the config of the model there."""
     old, model = parse(ModelConfig, about["model"], path), config.model
-    there, here = old.model_dump(), model.model_dump()
+    there, here = ({"adapted": 0, **each.model_dump()} for each in (old, model))  # which has no key where it is 0
     if there["family"] != here["family"]:
         raise MismatchError(
             f"{path}: is a {there['family']}, but this run's model is a {here['family']}; pass --init another model, "
@@ -169,7 +169,8 @@ def _compare_features(path: Path, data: Path, but: Sequence[str] = ()) -> None:
     """Warn if the features differ though their number does not: that may be intended, but seldom is."""
     files = path.parent / "features.yaml", data / "features.yaml"
     if all(file.exists() for file in files):
-        there, here = (parse(FeatureConfig, read_yaml(file), file).of_values() for file in files)
+        configs = (parse(FeatureConfig, read_yaml(file), file) for file in files)
+        there, here = ({"adapted": 0, **config.of_values()} for config in configs)  # which has no key where it is 0
         changed = [key for key in here if there.get(key) != here[key] and key not in but]
         differ = [f"{key} {there.get(key)} there, {here[key]} here" for key in changed]
         if differ:
