@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.config import FeatureConfig, PitchConfig, load_preset
+from speech3.config import FeatureConfig, PitchConfig, TrainingConfig, load_preset
 from speech3.errors import Speech3Error
 from speech3.features.compute import static_features
 from speech3.features.filterbank import mel_scale, mel_to_hertz
-from speech3.frames.masks import frequency_warp
+from speech3.frames.chunks import _warped
+from speech3.frames.masks import frequency_warp, spec_augment
 
 CONFIG = load_preset(FeatureConfig, "features", "fbank40").model_copy(update={"sample_frequency": 16000})
 
@@ -60,6 +61,25 @@ def test_energy_and_pitch_beside_the_bins_stay() -> None:
         assert torch.equal(warped[..., kept], blocks[..., kept])
     expected = alone(blocks[..., 1:41].reshape(2, 3, 160), factor_G).view(2, 3, 4, 40)
     torch.testing.assert_close(warped[..., 1:41], expected)
+
+
+def test_values_adapted_to_speakers_follow_the_derivatives_and_are_neither_warped_nor_masked() -> None:
+    config = CONFIG.model_copy(update={"deltas": 1})
+    warp = frequency_warp(config.model_copy(update={"adapted": 40}), 120, 0.1)
+    alone, feats_BWF, factor_G = frequency_warp(config, 80, 0.1), torch.randn(2, 3, 120), np.array([0.9, 1.1])
+    expected = torch.cat([alone(feats_BWF[:, :, :80], factor_G), feats_BWF[:, :, 80:]], 2)
+    torch.testing.assert_close(warp(feats_BWF, factor_G), expected)
+    matrices_BMM = torch.from_numpy(np.stack([warp.matrix(factor) for factor in factor_G]))
+    torch.testing.assert_close(_warped(feats_BWF, matrices_BMM, warp.kept), expected)
+    training = TrainingConfig(frequency_masks=1, frequency_mask_bins=20)
+    masks = spec_augment(
+        training, config.model_copy(update={"adapted": 40, "sample_frequency": 16000}), torch.zeros(120)
+    )
+    assert masks
+    masked = masks(feats_BWF, np.zeros((2, 0, 2)), np.full((2, 1, 2), 0.999))
+    assert torch.equal(masked[:, :, 80:], feats_BWF[:, :, 80:])
+    hidden_F = (masked == 0).all(0).all(0).numpy()
+    np.testing.assert_array_equal(hidden_F, np.r_[np.tile(np.arange(40) >= 20, 2), np.zeros(40, bool)])
 
 
 def test_other_features_are_refused() -> None:

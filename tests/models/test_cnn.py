@@ -49,7 +49,7 @@ def _stock(config, bins, senones):
         layers += [] if config.normalization == "none" else [activation()]
         bins, frames = (bins - each.kernel[0] + 1) // each.pool, frames - each.kernel[1] + 1
         channels = each.maps
-    width = bins * frames * channels
+    width = bins * frames * channels + (config.left_context + 1 + config.right_context) * config.adapted
     layers += [_MapsLast(nn.Identity(), back=False), nn.Flatten()]
     for _ in range(config.layers):
         layers.append(nn.Linear(width, config.width))
@@ -84,6 +84,22 @@ def test_equals_the_network_of_stock_layers_in_double_precision(activation, norm
         theirs = torch.autograd.grad(stock(planes).square().mean(), [getattr(m, name) for m in _products(stock)])
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-5)
+
+
+def test_adapted_values_bypass_the_convolutions():
+    config = SMALL.model_copy(update={"adapted": 5})
+    model, stock = build(config, 38, 20, seed=1), _stock(config, 11, 20).double()
+    for ours, theirs in zip(_products(model), _products(stock), strict=True):
+        nn.init.normal_(ours.bias)
+        theirs.load_state_dict(ours.state_dict())
+    feats = torch.randn(50, 8, 38) * 2 + 3
+    mean, deviation = feats.mean((0, 1)), feats.std((0, 1), correction=0)
+    model.set_input_statistics(mean, deviation**2)
+    bins, adapted = ((feats - mean) / deviation).double().split([33, 5], 2)
+    flat = 1 + next(place for place, layer in enumerate(stock) if isinstance(layer, nn.Flatten))
+    seen = stock[:flat](bins.reshape(50, 8, 3, 11).permute(0, 2, 3, 1))
+    expected = stock[flat:](torch.cat([seen, adapted.flatten(1)], 1))
+    torch.testing.assert_close(model(feats).double(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("in_cache", [200, 400_000])

@@ -46,10 +46,10 @@ def the_same_time_delay_network(model: TdnnLstm, config: TdnnConfig) -> Tdnn:
     return tdnn
 
 
-@pytest.mark.parametrize("convolutions", [[], CONVOLUTIONS])
+@pytest.mark.parametrize(("convolutions", "adapted"), [([], 0), (CONVOLUTIONS, 0), (CONVOLUTIONS, 4)])
 @pytest.mark.parametrize("subsampling", [1, 3])
-def test_equals_nn_lstm_on_a_time_delay_network(convolutions, subsampling):
-    keys = {"subsampling": subsampling, "convolutions": convolutions}
+def test_equals_nn_lstm_on_a_time_delay_network(convolutions, adapted, subsampling):
+    keys = {"subsampling": subsampling, "convolutions": convolutions, "adapted": adapted}
     model = model_of(**keys, cell_clip=float("inf"))
     config = parse(ModelConfig, SIZES | keys, "x")
     assert isinstance(config, TdnnLstmConfig)

@@ -1,19 +1,26 @@
 """A recipe's GMMs on transformed features: the systems `lda` and `sat`, from their keys to their error rates."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+import yaml
 
+from speech3.config import FeatureConfig, ModelConfig, check_frequencies, load_preset, parse
+from speech3.data import read_datadir
+from speech3.decode import load_recognizer
+from speech3.decode.apply import features_for
+from speech3.errors import SettingError
 from speech3.frames.packed import open_packed
 from speech3.hmm.kaldi.convert import read_spk2utt, read_transforms
 from speech3.hmm.sat import load_adapted, load_projection
 from speech3.io.ark import ArkReader
-from speech3.io.checkpoint import read_about
+from speech3.io.checkpoint import read_about, save_tensors
 from speech3.recipe.costs import Speech, expected_costs
-from speech3.recipe.experiment import open_experiment
+from speech3.recipe.experiment import open_experiment, without_mel_bins
 from speech3.recipe.plan import planned_steps
 from speech3.runtime.files import read_json
 
@@ -40,7 +47,6 @@ def test_its_steps_come_after_what_they_need_and_change_no_other(tmp_path: Path)
     }  # fmt: skip
     assert all(after[name].config == before[name].config for name in before if name != "score")
     assert with_it.systems == ("tri", "lda", "sat", *plain.systems[1:], "sat_dnn")
-    assert open_experiment("digits", tmp_path, None, ["model=lstm_small"], "").adapted == ()
     # The network has SAT's senones and graph, and the dry run knows what its steps take.
     assert with_it.hmm_of("sat_dnn") == "sat" and with_it.feature_preset("sat_dnn") == "sat"
     costs = expected_costs(with_it, Speech(1.0, 0.1, 0.1))
@@ -49,6 +55,100 @@ def test_its_steps_come_after_what_they_need_and_change_no_other(tmp_path: Path)
     assert costs["adapted/sat_dnn"].seconds > 0 and costs["adapted/sat_dnn.decode"].seconds > 0
     assert costs["adapted/sat.frames"].size == 2.1 * 360_000 * 40 * 4
     assert open_experiment("digits", tmp_path, None, ["hmm.sat=null"], "").gmms == ("tri", "lda")
+
+
+@pytest.mark.parametrize(
+    ("model", "system", "frames", "values"),
+    [
+        (["lstm_small"], "sat_lstm", "sat", 40),
+        (["blstm"], "sat_blstm", "sat", 40),
+        (["tdnn"], "sat_tdnn", "sat", 40),
+        (["tdnn_lstm", "model.convolutions=[]"], "sat_tdnn_lstm", "sat", 40),
+        (["cnn_small"], "sat_cnn", "sat_fbank40_d2_utt", 160),
+        (["cnn_tdnn", "features=fbank40_utt"], "sat_cnn_tdnn", "sat_fbank40_utt", 80),
+        (["tdnn_blstm", "features=fbank40_utt"], "sat_tdnn_blstm", "sat_fbank40_utt", 80),
+    ],
+)
+def test_any_family_reads_adapted_features(
+    model: list[str], system: str, frames: str, values: int, tmp_path: Path
+) -> None:
+    name, *keys = model
+    e = open_experiment("digits", tmp_path, None, [f"model={name}", "training.frequency_warp=0.1", *keys], "")
+    steps = {step.name: step for step in planned_steps(e)}
+    assert e.systems == ("tri", "lda", "sat", system.removeprefix("sat_"), system)
+    assert steps[f"adapted/{system}"].needs == [f"adapted/{frames}.frames"]
+    assert f"adapted/{system}.decode" in steps and e.hmm_of(system) == "sat"
+    # With convolutions it reads mel bins, too, which are warped; each preset of these has packed frames of its own.
+    bins = values > 40
+    assert e.frames(system) == tmp_path / "frames" / frames
+    assert e.feature_preset(system) == (e.recipe.features if bins else "sat")
+    assert (f"features/{e.recipe.features}" in steps[f"adapted/{frames}.frames"].needs) == bins
+    assert e.sat_model(40) == e.recipe.model.model_copy(update={"adapted": 40} if bins else {})
+    assert e.sat_training == (e.recipe.training if bins else without_mel_bins(e.recipe.training))
+    assert parse(ModelConfig, e.sat_model(40).model_dump(), "x").model_dump() == e.sat_model(40).model_dump()
+    costs = expected_costs(e, Speech(1.0, 0.1, 0.1))
+    assert costs[f"adapted/{frames}.frames"].size == 2.1 * 360_000 * values * 4
+    plain = costs.get(f"train/{system.removeprefix('sat_')}")
+    assert not plain or costs[f"adapted/{system}"].seconds > plain.seconds  # twice the frames
+
+
+@pytest.mark.parametrize("keys", [["training=mmi"], ["model=cnn_small", "features=given"], ["hmm.sat=null"]])
+def test_where_no_network_reads_adapted_features(keys: list[str], tmp_path: Path) -> None:
+    assert open_experiment("digits", tmp_path, None, keys, "").adapted == ()
+
+
+def test_a_kernel_of_one_frame_leaves_adapted_values_without_neighbours(tmp_path: Path) -> None:
+    kernel = "model.convolutions=[{maps: 4, kernel: [5, 1]}]"
+    e = open_experiment("digits", tmp_path, None, ["model=cnn_tdnn", "features=fbank40_utt", kernel], "")
+    with pytest.raises(SettingError, match=r"sat_cnn_tdnn .*hmm\.sat=null.*convolutions\.0\.kernel"):
+        planned_steps(e)
+
+
+def test_a_model_on_adapted_features_is_no_start_of_others_and_its_features_no_preset(tmp_path: Path) -> None:
+    features = load_preset(FeatureConfig, "features", "fbank40").model_copy(update={"adapted": 40})
+    (tmp_path / "sat_cnn").mkdir()
+    (tmp_path / "sat_cnn" / "features.yaml").write_text(yaml.safe_dump(features.model_dump()))
+    model = load_preset(ModelConfig, "models", "cnn_small").model_copy(update={"channels": 1, "adapted": 40})
+    about = {"kind": "nn", "model": model.model_dump(mode="json")}
+    save_tensors(tmp_path / "sat_cnn" / "model.safetensors", {"x": np.zeros(1, np.float32)}, about)
+    keys = [f"init={tmp_path / 'sat_cnn'}", "model=cnn_small", "features=fbank40"]
+    with pytest.raises(SettingError, match=r"sat_cnn: .* adapts to speakers"):
+        open_experiment("digits", tmp_path / "out", None, keys, "")
+    with pytest.raises(SettingError, match=r"features\.yaml: adapted"):
+        load_preset(FeatureConfig, "features", str(tmp_path / "sat_cnn" / "features.yaml"))
+    for adapted in (0, 39):
+        with pytest.raises(SettingError, match=rf"^model\.adapted={adapted}: .* set model\.adapted=40"):
+            check_frequencies(model.model_copy(update={"adapted": adapted}), features, "x")
+
+
+@pytest.mark.slow
+def test_families_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    keys = [key for key in tiny if not key.startswith("model.")] + list(SPEAKERS[:2])
+    lstm = ("model=lstm_small", "model.cells=32", "training.minibatch=160", "--to", "adapted")
+    cnn = ("model=cnn_small", "model.width=32", "model.convolutions=[{maps: 16, kernel: [9, 9], pool: 3}]",
+           "training.frequency_masks=1", "training.frequency_warp=0.1", "--to", "score")  # fmt: skip
+    for family in (lstm, cnn):
+        process = speech3("recipe", "digits", "--out", mine, *keys, *family)
+        assert process.returncode == 0, process.stderr
+    # The networks of the first run stand beside those of the second.
+    scores = mine / "score"
+    rates = {name: read_json(scores / name / "score.json")["wer"] for name in ("lstm", "sat_lstm", "cnn", "sat_cnn")}
+    assert rates["sat_lstm"] < 0.6 and rates["sat_cnn"] < 0.6, rates
+    # Decoding computes from recordings what training and the recipe's decoding read: bins, deltas, adapted values.
+    packed, dev = open_packed(mine / "frames" / "sat_fbank40_d2_utt" / "heldout.frames"), mine / "data" / "dev"
+    assert packed.dim == 140
+    given = mine / "decode" / "sat" / "dev_transforms"
+    network = load_recognizer(mine / "sat_cnn")
+    feats, _ = features_for(network, read_datadir(dev), 1, tmp_path / "dev", transforms=given)
+    for utterance, (start, end) in zip(packed.utterances, pairwise(packed.offsets_U1), strict=True):
+        np.testing.assert_allclose(feats[utterance], packed.frames_NF[start:end], rtol=1e-4, atol=1e-4)
+    test = mine / "data" / "test"
+    wave = test / (test / "wav.scp").read_text().split()[1]
+    for system in ("sat_cnn", "sat_lstm"):
+        heard = speech3("transcribe", mine / system, wave)
+        assert heard.returncode == 0, heard.stderr
+        words = (mine / "decode" / system / "test" / "hyp.txt").read_text().splitlines()[0]
+        assert heard.stdout.split() == words.split()[1:]
 
 
 @pytest.mark.slow
