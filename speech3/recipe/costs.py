@@ -159,12 +159,12 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
             found[f"train/{network}.align"] = Cost(_HMM["align"] * hours, 0)
     if SAT in e.gmms:
         assert recipe.hmm.lda is not None
-        adapted = FeatureConfig(num_mel_bins=recipe.hmm.lda.dim, frame_shift=e.presets[recipe.hmm.features].frame_shift)
+        dim = recipe.hmm.lda.dim
+        adapted = FeatureConfig(num_mel_bins=dim, frame_shift=e.presets[recipe.hmm.features].frame_shift)
         found[f"{ADAPTED_STAGE}/features"] = Cost(size=all_hours * _bytes(adapted, 4))
     if (network := e.sat_network) in e.adapted:
-        reads, model = adapted, e.sat_model(recipe.hmm.lda.dim)
-        if e.reads_bins:
-            reads = e.presets[recipe.features].model_copy(update={"adapted": recipe.hmm.lda.dim})
+        model, bins = e.sat_model(dim), e.presets[recipe.features]
+        reads = bins.model_copy(update={"adapted": dim}) if e.reads_bins else adapted
         rate = _PASS.get(model.system, 0.0) * _larger(model.system, model, reads, round(triphone_leaves(hours)))
         found[f"{ADAPTED_STAGE}/align"] = Cost(_HMM["align"] * (hours + speech.dev), 0)
         # Utterances of training are packed with and without their speaker's transform.

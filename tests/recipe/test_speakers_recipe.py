@@ -19,6 +19,7 @@ from speech3.hmm.kaldi.convert import read_spk2utt, read_transforms
 from speech3.hmm.sat import load_adapted, load_projection
 from speech3.io.ark import ArkReader
 from speech3.io.checkpoint import read_about, save_tensors
+from speech3.models.info import model_info
 from speech3.recipe.costs import Speech, expected_costs
 from speech3.recipe.experiment import open_experiment, without_mel_bins
 from speech3.recipe.plan import planned_steps
@@ -138,7 +139,8 @@ def test_families_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, t
     packed, dev = open_packed(mine / "frames" / "sat_fbank40_d2_utt" / "heldout.frames"), mine / "data" / "dev"
     assert packed.dim == 140
     given = mine / "decode" / "sat" / "dev_transforms"
-    network = load_recognizer(mine / "sat_cnn")
+    network, info = load_recognizer(mine / "sat_cnn"), model_info(mine / "sat_cnn")
+    assert info.features == "fbank40_d2_utt and 20 values adapted to speakers" and info.latency_frames is None
     feats, _ = features_for(network, read_datadir(dev), 1, tmp_path / "dev", transforms=given)
     for utterance, (start, end) in zip(packed.utterances, pairwise(packed.offsets_U1), strict=True):
         np.testing.assert_allclose(feats[utterance], packed.frames_NF[start:end], rtol=1e-4, atol=1e-4)

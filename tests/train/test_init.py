@@ -6,7 +6,7 @@ import torch
 import typer.testing
 import yaml
 
-from speech3.config import DnnConfig, TdnnConfig, TrainConfig, TrainingConfig
+from speech3.config import CnnConfig, DnnConfig, TdnnConfig, TrainConfig, TrainingConfig
 from speech3.errors import MismatchError, Speech3Error
 from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import Hmm, PdfsOnly, context_free_tree, monophone_tree
@@ -16,7 +16,7 @@ from speech3.models import build, load_network, logits, network_tensors
 from speech3.runtime import read_metrics
 from speech3.train import run as run_module
 from speech3.train import train
-from speech3.train.init import read_init
+from speech3.train.init import _check_architecture, read_init
 
 DIM = 6
 
@@ -155,6 +155,13 @@ def test_without_a_tree_the_number_of_senones_decides(home, monkeypatch, capsys)
     (home / "old" / "model.safetensors").rename(home / "alone" / "model.safetensors")
     _, record = _begin(home, monkeypatch, _config(home, init="alone/model.safetensors"), "second")
     assert record["new"] == [] and "alone has no tree to compare" in capsys.readouterr().err
+
+
+def test_adapted_values_are_part_of_the_architecture_even_where_there_are_none(home):
+    there = {"model": CnnConfig(adapted=40).model_dump(mode="json"), "feat_dim": 160}
+    config = TrainConfig(frames=str(home), hmm=str(home), model=CnnConfig(), training=TrainingConfig())
+    with pytest.raises(MismatchError, match=r"adapted 40 there, 0 here\); set model\.adapted=40"):
+        _check_architecture(home / "model.safetensors", there, config, None)
 
 
 @pytest.mark.parametrize(
