@@ -201,7 +201,7 @@ class Stream:
         self._scores = self._speaker.scores() if self._speaker else online_scores(recognizer)
         self._model_hz = model_hz = features.sample_frequency or self.rate_hz
         self._resampler = OnlineResampler(self.rate_hz, model_hz)
-        self._cmvn = OnlineCmvn(features.norm_vars, features.global_stats)
+        self._cmvn = OnlineCmvn(features)
         self._features = OnlineFeatures(features, model_hz, self._cmvn)
         self._block = round(BLOCK_FRAMES * features.frame_shift / 1000 * model_hz)  # samples
         self._waiting_S = np.zeros(0, np.float32)  # samples of the block that is not complete yet

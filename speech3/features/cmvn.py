@@ -4,8 +4,9 @@ Unlike in Kaldi, frames of digital silence (muted, edited or padded stretches) d
 at -15.9, ten standard deviations below speech: 100 ms of them would change the features of a whole utterance. Their own
 features are limited to `SILENCE_DEVIATIONS` standard deviations from the mean, where the background of a recording is.
 
-Unlike in Kaldi, too, the training data (``global_stats``, where a model has them) count as `PRIOR_FRAMES` more frames of
-each utterance or speaker: the mean and the variance of one short word would be mostly those of its sounds.
+Unlike in Kaldi, too, the training data (``global_stats``, where a model has them) count as `PRIOR_FRAMES` more frames
+of each utterance or speaker, and are as loud as it: the mean and the variance of one short word would be mostly those
+of its sounds.
 
 For a recording in progress, `OnlineSlidingCmvn` has a sliding window; `OnlineCmvn` replaces normalisation by utterance
 or speaker: a frame is normalised by the frames up to it, by those of the training data, and by at most
@@ -45,6 +46,9 @@ _EQUAL = 1e-4  # more than equal frames differ by rounding
 # Chosen on the dev sets of fsdd, digits and minilibri (recipes/fsdd/RESULTS.md, "One word of a speaker"): triphones had
 # 35 % errors in single words of 0.4 s with 0 frames, 9.2 with 10 and 6.2 with 20; with 50 and more a DNN gets worse.
 PRIOR_FRAMES = 20.0
+# How far, in standard deviations of its frames, the level of a recording may be from that of the training data before
+# the prior's follows. Of 0.3, 0.6 and 1, on single words of fsdd's dev set, as loud as they are and 30 dB quieter.
+_LEVEL_DEVIATIONS = 0.5
 CARRIED_FRAMES = 1000.0
 WAIT_FRAMES = 100  # of 50, 100 and 150 the shortest wait with the fewest errors on the dev set of digits
 _LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
@@ -76,9 +80,26 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
     if stats_2G[0, -1] == 0:
         stats_2G = torch.stack([cmvn_stats(static_TF) for static_TF in statics]).sum(0)
     elif config.global_stats is not None:
-        prior_2G = _global_stats(config.global_stats, statics[0])
-        stats_2G += prior_2G * (PRIOR_FRAMES / prior_2G[0, -1])
+        stats_2G += _prior(_global_stats(config.global_stats, statics[0]), stats_2G, config)
     return [apply_cmvn(stats_2G, static_TF, norm_vars=variances, silent_T=silent_T) for static_TF, silent_T in pairs]
+
+
+def _prior(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Tensor:
+    """The statistics of the training data as those of `PRIOR_FRAMES` frames, about as loud as what `own_2G` are of.
+
+    A quiet recording has the log energies of a loud one less a constant. So its level, where it is further from that of
+    training than single words may be by their sounds, becomes the level of the prior.
+    """
+    prior_2G, own_F = training_2G / training_2G[0, -1], own_2G[0, :-1] / own_2G[0, -1]
+    mean_F, logs = prior_2G[0, :-1], config.kind != "fbank" or config.use_log_fbank
+    variance_F = prior_2G[1, :-1] - mean_F.square()
+    level = slice(0, config.num_mel_bins + config.use_energy if config.kind == "fbank" else 1)
+    away = (own_F - mean_F)[level].mean()
+    beyond = (away.abs() - _LEVEL_DEVIATIONS * variance_F[level].sqrt().mean()).clamp(min=0.0) * logs
+    moved_F = mean_F.clone()
+    moved_F[level] += away.sign() * beyond
+    prior_2G[0, :-1], prior_2G[1, :-1] = moved_F, variance_F + moved_F.square()
+    return prior_2G * PRIOR_FRAMES
 
 
 def cmvn_stats(feats_TF: Tensor, silent_T: Tensor | None = None) -> Tensor:
@@ -280,16 +301,14 @@ class OnlineCmvn:
 
     What is kept is of bounded length as long as `restart` is called now and then, between utterances.
 
-    `norm_vars`: divide by the standard deviation, too.
-    `prior`: statistics of the training data as a feature config has them (``global_stats``); None: unknown.
+    `config`: of the features; its ``global_stats`` are those of the training data, None: unknown.
     """
 
-    def __init__(self, norm_vars: bool, prior: Sequence[Sequence[float]] | None) -> None:
-        self._norm_vars = norm_vars
-        self._prior_2G: Tensor | None = None
-        if prior is not None:
-            prior_2G = torch.tensor(prior, dtype=torch.float64)
-            self._prior_2G = prior_2G * (PRIOR_FRAMES / prior_2G[0, -1])
+    def __init__(self, config: FeatureConfig) -> None:
+        self._config = config
+        stats = config.global_stats
+        self._training_2G = None if stats is None else torch.tensor(stats, dtype=torch.float64)
+        self._forget_level()
         self._carried_2G: Tensor | None = None  # of earlier utterances
         self._present_2G: Tensor | None = None  # of this one
         self._waiting: list[tuple[Tensor, Tensor]] = []
@@ -322,7 +341,14 @@ class OnlineCmvn:
         if self._present_2G is not None and self._present_2G[0, -1] and (speech or not known):
             total_2G = self._present_2G if self._carried_2G is None else self._carried_2G + self._present_2G
             self._carried_2G = total_2G * min(1.0, CARRIED_FRAMES / float(total_2G[0, -1]))
+        if self._carried_2G is None:
+            self._forget_level()
         self._present_2G = None
+
+    def _forget_level(self) -> None:
+        self._prior_2G = None
+        if self._training_2G is not None:
+            self._prior_2G = self._training_2G * (PRIOR_FRAMES / self._training_2G[0, -1])
 
     def _before(self, like_TF: Tensor) -> Tensor:
         total_2G = torch.zeros(2, like_TF.shape[1] + 1, dtype=torch.float64)
@@ -335,14 +361,16 @@ class OnlineCmvn:
         static_TF, silent_T = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
         self._waiting = []
         self._present_2G = cmvn_stats(static_TF, silent_T)
-        return apply_cmvn(self._before(static_TF), static_TF, self._norm_vars, silent_T)
+        if self._training_2G is not None and self._present_2G[0, -1]:
+            self._prior_2G = _prior(self._training_2G, self._present_2G, self._config)
+        return apply_cmvn(self._before(static_TF), static_TF, self._config.norm_vars, silent_T)
 
     def _of_silence(self, static_TF: Tensor) -> Tensor:
         """Digital silence before all else: normalised by the prior, or zero."""
         if self._prior_2G is None:
             return torch.zeros_like(static_TF)
         silent_T = static_TF.new_ones(len(static_TF), dtype=torch.bool)
-        return apply_cmvn(self._before(static_TF), static_TF, self._norm_vars, silent_T)
+        return apply_cmvn(self._before(static_TF), static_TF, self._config.norm_vars, silent_T)
 
     def _normalised(self, static_TF: Tensor, silent_T: Tensor) -> Tensor:
         if not len(static_TF):
@@ -352,7 +380,7 @@ class OnlineCmvn:
         static_TF64 = static_TF.double()
         sums_TF, squares_TF = ((each_TF * counted_T1).cumsum(0) for each_TF in (static_TF64, static_TF64.square()))
         sums_TF, squares_TF = before_2G[0, :-1] + sums_TF, before_2G[1, :-1] + squares_TF
-        out_TF = _normalised(static_TF, sums_TF / counts_T1, squares_TF / counts_T1, self._norm_vars, silent_T)
+        out_TF = _normalised(static_TF, sums_TF / counts_T1, squares_TF / counts_T1, self._config.norm_vars, silent_T)
         new_2G = cmvn_stats(static_TF, silent_T)
         self._present_2G = new_2G if self._present_2G is None else self._present_2G + new_2G
         return out_TF

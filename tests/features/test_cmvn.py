@@ -32,7 +32,7 @@ def test_no_frames_and_no_normalisation() -> None:
 
 def test_training_data_count_as_frames_of_a_short_word() -> None:
     """In what a model recognises; the sums are those of twenty frames."""
-    word_TF = np.random.default_rng(4).normal(9, 3, (40, 2))
+    word_TF = np.random.default_rng(4).normal([7, -0.5], 3, (40, 2))
     stats = ((700.0, -50.0, 100.0), (5000.0, 425.0, 0.0))  # means 7 and -0.5, mean squares 50 and 4.25
     config = FeatureConfig(cmvn="speaker", norm_vars=True, global_stats=stats)
     parts = [torch.from_numpy(part.astype(np.float32)) for part in (word_TF[:15], word_TF[15:])]
@@ -40,6 +40,22 @@ def test_training_data_count_as_frames_of_a_short_word() -> None:
     mean_F = (word_TF.sum(0) + 20 * np.array([7, -0.5])) / 60
     variance_F = ((word_TF**2).sum(0) + 20 * np.array([50, 4.25])) / 60 - mean_F**2
     np.testing.assert_allclose(ours_TF, (word_TF - mean_F) / np.sqrt(variance_F), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["fbank", "mfcc"])
+def test_the_prior_is_as_loud_as_the_recording(kind: str) -> None:
+    """A word that is 30 dB quieter has the same features, but for half a standard deviation of the training data."""
+    generator = np.random.default_rng(5)
+    training_TF, word_TF = generator.normal(8, 2, (500, 4)), generator.normal(8, 2, (30, 4))
+    sums = [[*training_TF.sum(0), 500.0], [*(training_TF**2).sum(0), 0.0]]
+    config = FeatureConfig(kind=kind, num_mel_bins=4, num_ceps=4, cmvn="speaker", norm_vars=True, global_stats=sums)
+    gain_F = np.array([-6.9, -6.9, -6.9, -6.9] if kind == "fbank" else [-13.8, 0, 0, 0])
+    as_it_is, quiet, quieter = (
+        finish_features([torch.from_numpy((word_TF + times * gain_F).astype(np.float32))], config)[0]
+        for times in range(3)
+    )
+    assert (as_it_is - quiet).abs().max() < 0.4
+    torch.testing.assert_close(quiet, quieter, atol=1e-3, rtol=0)
 
 
 def test_digital_silence_alone_is_normalised_by_itself() -> None:

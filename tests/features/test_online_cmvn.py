@@ -16,7 +16,7 @@ def frames(count: int, seed: int, mean: float = 5.0) -> torch.Tensor:
     return mean + torch.randn(count, F, generator=torch.Generator().manual_seed(seed)) * torch.tensor([1.0, 2.0, 0.5])
 
 
-PRIOR = tuple(tuple(row) for row in cmvn_stats(frames(5000, 9, 2.0)).tolist())
+PRIOR = tuple(tuple(row) for row in cmvn_stats(frames(5000, 9, 4.7)).tolist())  # about as loud as the frames
 
 
 def run(online: OnlineCmvn, feats_TF: torch.Tensor, size: int) -> np.ndarray:
@@ -38,15 +38,19 @@ def by_hand(feats_TF: torch.Tensor, norm_vars: bool, weighted: list[tuple[np.nda
     return np.array(out)
 
 
+def online_cmvn(norm_vars: bool, prior: tuple | None) -> OnlineCmvn:
+    return OnlineCmvn(FeatureConfig(num_mel_bins=F, norm_vars=norm_vars, global_stats=prior))
+
+
 @pytest.mark.parametrize("norm_vars", [False, True])
 @pytest.mark.parametrize("count", [10, WAIT_FRAMES, WAIT_FRAMES + 150])
 @pytest.mark.parametrize("prior", [None, PRIOR])
 def test_each_frame_by_those_before_it(norm_vars: bool, count: int, prior: tuple | None) -> None:
     feats_TF = frames(count, 1)
-    weighted = [] if prior is None else [(frames(5000, 9, 2.0).double().numpy(), PRIOR_FRAMES)]
+    weighted = [] if prior is None else [(frames(5000, 9, 4.7).double().numpy(), PRIOR_FRAMES)]
     expected = by_hand(feats_TF, norm_vars, weighted)
     for size in (1, 7, 1000):
-        found = run(OnlineCmvn(norm_vars, prior), feats_TF, size)
+        found = run(online_cmvn(norm_vars, prior), feats_TF, size)
         # a piece that ends the wait is normalised as one with those that waited
         first = min(count, -(-WAIT_FRAMES // size) * size)
         np.testing.assert_allclose(found[first:], expected[first:], atol=1e-5)
@@ -55,7 +59,7 @@ def test_each_frame_by_those_before_it(norm_vars: bool, count: int, prior: tuple
 
 
 def test_a_stream_without_frames() -> None:
-    online = OnlineCmvn(False, None)
+    online = online_cmvn(False, None)
     assert online.accept(frames(0, 1)).shape == (0, F)
     waited = online.finish()
     assert waited is None or waited.shape == (0, F)
@@ -65,7 +69,7 @@ def test_a_stream_without_frames() -> None:
 
 def test_speech_is_remembered_and_silence_forgotten() -> None:
     spoken_TF, silence_TF, next_TF = frames(300, 1), frames(200, 2, -20.0), frames(50, 3)
-    one, other = OnlineCmvn(True, PRIOR), OnlineCmvn(True, PRIOR)
+    one, other = online_cmvn(True, PRIOR), online_cmvn(True, PRIOR)
     for online in (one, other):
         online.accept(spoken_TF)
         online.restart(speech=True)
@@ -83,7 +87,7 @@ def test_speech_is_remembered_and_silence_forgotten() -> None:
 
 
 def test_of_long_ago_little_counts() -> None:
-    online = OnlineCmvn(False, None)
+    online = online_cmvn(False, None)
     for number in range(20):
         online.accept(frames(2000, number, float(number)))
         online.restart(speech=True)
@@ -94,11 +98,24 @@ def test_of_long_ago_little_counts() -> None:
 def test_in_place_of_the_normalisation_of_a_model() -> None:
     pieces = (torch.randn(16000, generator=torch.Generator().manual_seed(0)) * 0.1).split(777)
     config = FeatureConfig(num_mel_bins=F, cmvn="utterance", norm_vars=True, deltas=1, left_context=2)
-    online = OnlineFeatures(config, 8000, OnlineCmvn(True, PRIOR))
+    online = OnlineFeatures(config, 8000, online_cmvn(True, PRIOR))
     found_TF = torch.cat([*map(online.accept, pieces), online.finish()])
-    plain, cmvn = config.model_copy(update={"cmvn": "none"}), OnlineCmvn(True, PRIOR)
+    plain, cmvn = config.model_copy(update={"cmvn": "none"}), online_cmvn(True, PRIOR)
     statics = OnlineFeatures(FeatureConfig(num_mel_bins=F), 8000)
     normal_TF = torch.cat([*(cmvn.accept(statics.accept(piece)) for piece in pieces), cmvn.accept(statics.finish())])
     torch.testing.assert_close(found_TF, finish_features([normal_TF], plain)[0], atol=1e-5, rtol=0)
     with pytest.raises(Speech3Error, match="cmvn: utterance needs whole recordings"):
         OnlineFeatures(config, 8000)
+
+
+@pytest.mark.parametrize("count", [50, WAIT_FRAMES + 50])
+def test_a_quiet_microphone(count: int) -> None:
+    """The level of what was heard first becomes that of the prior, until it turns out not to have been speech."""
+    loud_TF, quiet_TF = frames(count, 1), frames(count, 1, 5.0 - 6.9)
+    found, quiet = (run(online_cmvn(True, PRIOR), each_TF, 10) for each_TF in (loud_TF, quiet_TF))
+    np.testing.assert_allclose(quiet, found, atol=0.7)  # without it 3
+    online = online_cmvn(True, PRIOR)
+    online.accept(quiet_TF)
+    online.finish()
+    online.restart(speech=False)
+    np.testing.assert_array_equal(run(online, loud_TF, 10), found)
