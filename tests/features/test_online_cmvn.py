@@ -113,7 +113,7 @@ def test_a_quiet_microphone(count: int) -> None:
     """The level of what was heard first becomes that of the prior, until it turns out not to have been speech."""
     loud_TF, quiet_TF = frames(count, 1), frames(count, 1, 5.0 - 6.9)
     found, quiet = (run(online_cmvn(True, PRIOR), each_TF, 10) for each_TF in (loud_TF, quiet_TF))
-    np.testing.assert_allclose(quiet, found, atol=0.7)  # without it 3
+    np.testing.assert_allclose(quiet, found, atol=0.7)  # without it 2.7
     online = online_cmvn(True, PRIOR)
     online.accept(quiet_TF)
     online.finish()
