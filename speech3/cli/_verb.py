@@ -127,8 +127,7 @@ def presets(kind: str, *, several: bool = False) -> Complete:
 
 def overrides(ctx: typer.Context, incomplete: str) -> list[str]:
     """``key=`` of a recipe or of a training config, and presets as the values of keys that hold one."""
-    from speech3.config import RecipeConfig, TrainConfig
-    from speech3.config import presets as presets_of
+    from speech3.config import RecipeConfig, TrainConfig, presets as presets_of
 
     before: list[str] = list(ctx.params.get("overrides") or [])
     # Bash splits words at =, and replaces only what follows it.

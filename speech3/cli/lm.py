@@ -115,8 +115,7 @@ def prune(
 
     All back-off weights are recomputed; threshold 0 does only that, and repairs a model with wrong back-off weights.
     """
-    from speech3.language import check_sums, read_arpa, write_arpa
-    from speech3.language import prune as pruned
+    from speech3.language import check_sums, prune as pruned, read_arpa, write_arpa
 
     if not threshold >= 0:
         raise SettingError(f"--threshold {threshold:g}: must be >= 0, such as 1e-7")
@@ -149,8 +148,15 @@ def interpolate(
     The text for `--tune` should come from neither the training nor the test data, and resemble what will be recognised.
     The mixture of a neural model and n-grams is a directory, which `lm perplexity` and `rescore` read.
     """
-    from speech3.language import check_sums, is_neural, measure_text, read_arpa, read_tokens, write_arpa
-    from speech3.language import mixtures as mixing
+    from speech3.language import (
+        check_sums,
+        is_neural,
+        measure_text,
+        mixtures as mixing,
+        read_arpa,
+        read_tokens,
+        write_arpa,
+    )
 
     if (tune is None) == (weights is None):
         raise SettingError("use either --tune TEXT or --weights 0.3,0.7")

@@ -15,53 +15,37 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.corpora import (
-        aishell,
-        an4,
-        anyspeech,
-        commonvoice,
-        digits,
-        fsdd,
-        librispeech,
-        shuzi,
-        tedlium,
-        timit,
-        wsj,
-        yesno,
+        aishell as aishell,
+        an4 as an4,
+        anyspeech as anyspeech,
+        commonvoice as commonvoice,
+        digits as digits,
+        fsdd as fsdd,
+        librispeech as librispeech,
+        shuzi as shuzi,
+        tedlium as tedlium,
+        timit as timit,
+        wsj as wsj,
+        yesno as yesno,
     )
-    from speech3.corpora.anyspeech import HELD_OUT_LEXICON, LETTERS, SET_NAMES
-    from speech3.corpora.folder import is_folder, read_folder, read_speech
-    from speech3.corpora.pairs import AUDIO, find_pairs, has_recordings, tier_reader
-    from speech3.corpora.tiers import Annotation, Tier, read_textgrid, write_elan
-    from speech3.corpora.untranscribed import read_untranscribed
+    from speech3.corpora.anyspeech import (
+        HELD_OUT_LEXICON as HELD_OUT_LEXICON,
+        LETTERS as LETTERS,
+        SET_NAMES as SET_NAMES,
+    )
+    from speech3.corpora.folder import is_folder as is_folder, read_folder as read_folder, read_speech as read_speech
+    from speech3.corpora.pairs import (
+        AUDIO as AUDIO,
+        find_pairs as find_pairs,
+        has_recordings as has_recordings,
+        tier_reader as tier_reader,
+    )
+    from speech3.corpora.tiers import (
+        Annotation as Annotation,
+        Tier as Tier,
+        read_textgrid as read_textgrid,
+        write_elan as write_elan,
+    )
+    from speech3.corpora.untranscribed import read_untranscribed as read_untranscribed
 else:
     __getattr__ = door(__file__)
-
-__all__ = [
-    "AUDIO",
-    "HELD_OUT_LEXICON",
-    "LETTERS",
-    "SET_NAMES",
-    "Annotation",
-    "Tier",
-    "aishell",
-    "an4",
-    "anyspeech",
-    "commonvoice",
-    "digits",
-    "find_pairs",
-    "fsdd",
-    "has_recordings",
-    "is_folder",
-    "librispeech",
-    "read_folder",
-    "read_speech",
-    "read_textgrid",
-    "read_untranscribed",
-    "shuzi",
-    "tedlium",
-    "tier_reader",
-    "timit",
-    "write_elan",
-    "wsj",
-    "yesno",
-]

@@ -30,8 +30,7 @@ from speech3.data.paths import (
     refused,
     resolve_path,
 )
-from speech3.data.resampling import LARGEST_FLOAT, can_resample, checked_rate, is_rate
-from speech3.data.resampling import resample as change_rate
+from speech3.data.resampling import LARGEST_FLOAT, can_resample, checked_rate, is_rate, resample as change_rate
 from speech3.errors import DataError, MissingError, SettingError
 from speech3.runtime import atomic_path, foreign_content
 

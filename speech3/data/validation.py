@@ -19,8 +19,16 @@ from urllib.parse import quote
 import numpy as np
 
 from speech3.data import paths
-from speech3.data.audio import CLIPPED, AudioError, AudioInfo, channel_mix, clipped_share, read_blocks, segment_fault
-from speech3.data.audio import info as audio_info
+from speech3.data.audio import (
+    CLIPPED,
+    AudioError,
+    AudioInfo,
+    channel_mix,
+    clipped_share,
+    info as audio_info,
+    read_blocks,
+    segment_fault,
+)
 from speech3.data.datadir import DataDir, Fault, Utterance, parse, read_table, write_datadir
 from speech3.data.lost_bytes import Damage, find_damage, write_mended
 from speech3.data.markup import Remark, without_markup

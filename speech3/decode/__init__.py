@@ -13,165 +13,106 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.decode.align import FoundAlignment, align_datadir, align_samples, find_alignment
-    from speech3.decode.apply import SideBySide, Transcription, features_for, say_skipped, transcribe, write_loglikes
-    from speech3.decode.filler import phone_filler
+    from speech3.decode.align import (
+        FoundAlignment as FoundAlignment,
+        align_datadir as align_datadir,
+        align_samples as align_samples,
+        find_alignment as find_alignment,
+    )
+    from speech3.decode.apply import (
+        SideBySide as SideBySide,
+        Transcription as Transcription,
+        features_for as features_for,
+        say_skipped as say_skipped,
+        transcribe as transcribe,
+        write_loglikes as write_loglikes,
+    )
+    from speech3.decode.filler import phone_filler as phone_filler
     from speech3.decode.grammar import (
-        GRAPH_LEXICON,
-        UNSEEN_WEIGHT,
-        Spelling,
-        join_words,
-        one_word_grammar,
-        spelling_with,
+        GRAPH_LEXICON as GRAPH_LEXICON,
+        UNSEEN_WEIGHT as UNSEEN_WEIGHT,
+        Spelling as Spelling,
+        join_words as join_words,
+        one_word_grammar as one_word_grammar,
+        spelling_with as spelling_with,
     )
-    from speech3.decode.graph import DECODE_SETTINGS, GRAPH, TUNING_GRAPH, build_graph
-    from speech3.decode.hot_words import replace_graph
-    from speech3.decode.kaldi import import_kaldi
+    from speech3.decode.graph import (
+        DECODE_SETTINGS as DECODE_SETTINGS,
+        GRAPH as GRAPH,
+        TUNING_GRAPH as TUNING_GRAPH,
+        build_graph as build_graph,
+    )
+    from speech3.decode.hot_words import replace_graph as replace_graph
+    from speech3.decode.kaldi import import_kaldi as import_kaldi
     from speech3.decode.lattice_directory import (
-        NBEST_FILE,
-        WantedResults,
-        decode_latticed,
-        open_lattices,
-        oracle_texts,
-        ranked_paths,
+        NBEST_FILE as NBEST_FILE,
+        WantedResults as WantedResults,
+        decode_latticed as decode_latticed,
+        open_lattices as open_lattices,
+        oracle_texts as oracle_texts,
+        ranked_paths as ranked_paths,
     )
-    from speech3.decode.model_export import export
-    from speech3.decode.new_graph import GraphSources, make_graph
+    from speech3.decode.model_export import export as export
+    from speech3.decode.new_graph import GraphSources as GraphSources, make_graph as make_graph
     from speech3.decode.output import (
-        UtteranceParts,
-        cut_long_utterances,
-        parts_at_pauses,
-        times_in,
-        write_decoding,
-        write_hypotheses,
+        UtteranceParts as UtteranceParts,
+        cut_long_utterances as cut_long_utterances,
+        parts_at_pauses as parts_at_pauses,
+        times_in as times_in,
+        write_decoding as write_decoding,
+        write_hypotheses as write_hypotheses,
     )
     from speech3.decode.recognizer import (
-        TUNING_FILE,
-        Recognizer,
-        TunedPasses,
-        load_recognizer,
-        load_tuning,
-        tune_passes,
-        tune_recognizer,
+        TUNING_FILE as TUNING_FILE,
+        Recognizer as Recognizer,
+        TunedPasses as TunedPasses,
+        load_recognizer as load_recognizer,
+        load_tuning as load_tuning,
+        tune_passes as tune_passes,
+        tune_recognizer as tune_recognizer,
     )
-    from speech3.decode.rescoring import RescoreOptions, rescore, write_times
-    from speech3.decode.score_fusion import features_of_all, same_features, with_mean_scores
-    from speech3.decode.search import Decoding, without_words
-    from speech3.decode.speaker_groups import find_speakers
+    from speech3.decode.rescoring import (
+        RescoreOptions as RescoreOptions,
+        rescore as rescore,
+        write_times as write_times,
+    )
+    from speech3.decode.score_fusion import (
+        features_of_all as features_of_all,
+        same_features as same_features,
+        with_mean_scores as with_mean_scores,
+    )
+    from speech3.decode.search import Decoding as Decoding, without_words as without_words
+    from speech3.decode.speaker_groups import find_speakers as find_speakers
     from speech3.decode.speaker_passes import (
-        Marked,
-        before_last_pass,
-        keep_speakers,
-        read_speakers,
-        say_speakers,
-        speaker_model,
-        with_transforms,
-        write_speakers,
+        Marked as Marked,
+        before_last_pass as before_last_pass,
+        keep_speakers as keep_speakers,
+        read_speakers as read_speakers,
+        say_speakers as say_speakers,
+        speaker_model as speaker_model,
+        with_transforms as with_transforms,
+        write_speakers as write_speakers,
     )
     from speech3.decode.trained_model import (
-        BEAM,
-        RETRY_BEAM,
-        Alternative,
-        Phone,
-        Result,
-        TrainedModel,
-        Word,
-        phones_of_segments,
-        result_of,
-        words_of_segments,
+        BEAM as BEAM,
+        RETRY_BEAM as RETRY_BEAM,
+        Alternative as Alternative,
+        Phone as Phone,
+        Result as Result,
+        TrainedModel as TrainedModel,
+        Word as Word,
+        phones_of_segments as phones_of_segments,
+        result_of as result_of,
+        words_of_segments as words_of_segments,
     )
     from speech3.decode.transcribing import (
-        STANDARD_INPUT,
-        check_names,
-        save_standard_input,
-        transcribe_arriving,
-        transcription_json,
-        write_results,
+        STANDARD_INPUT as STANDARD_INPUT,
+        check_names as check_names,
+        save_standard_input as save_standard_input,
+        transcribe_arriving as transcribe_arriving,
+        transcription_json as transcription_json,
+        write_results as write_results,
     )
-    from speech3.decode.tune import Tuning, error_rate_of, load_settings
+    from speech3.decode.tune import Tuning as Tuning, error_rate_of as error_rate_of, load_settings as load_settings
 else:
     __getattr__ = door(__file__)
-
-__all__ = [
-    "BEAM",
-    "DECODE_SETTINGS",
-    "GRAPH",
-    "GRAPH_LEXICON",
-    "NBEST_FILE",
-    "RETRY_BEAM",
-    "STANDARD_INPUT",
-    "TUNING_FILE",
-    "TUNING_GRAPH",
-    "UNSEEN_WEIGHT",
-    "Alternative",
-    "Decoding",
-    "FoundAlignment",
-    "GraphSources",
-    "Marked",
-    "Phone",
-    "Recognizer",
-    "RescoreOptions",
-    "Result",
-    "SideBySide",
-    "Spelling",
-    "TrainedModel",
-    "Transcription",
-    "TunedPasses",
-    "Tuning",
-    "UtteranceParts",
-    "WantedResults",
-    "Word",
-    "align_datadir",
-    "align_samples",
-    "before_last_pass",
-    "build_graph",
-    "check_names",
-    "cut_long_utterances",
-    "decode_latticed",
-    "error_rate_of",
-    "export",
-    "features_for",
-    "features_of_all",
-    "find_alignment",
-    "find_speakers",
-    "import_kaldi",
-    "join_words",
-    "keep_speakers",
-    "load_recognizer",
-    "load_settings",
-    "load_tuning",
-    "make_graph",
-    "one_word_grammar",
-    "open_lattices",
-    "oracle_texts",
-    "parts_at_pauses",
-    "phone_filler",
-    "phones_of_segments",
-    "ranked_paths",
-    "read_speakers",
-    "replace_graph",
-    "rescore",
-    "result_of",
-    "same_features",
-    "save_standard_input",
-    "say_skipped",
-    "say_speakers",
-    "speaker_model",
-    "spelling_with",
-    "times_in",
-    "transcribe",
-    "transcribe_arriving",
-    "transcription_json",
-    "tune_passes",
-    "tune_recognizer",
-    "with_mean_scores",
-    "with_transforms",
-    "without_words",
-    "words_of_segments",
-    "write_decoding",
-    "write_hypotheses",
-    "write_loglikes",
-    "write_results",
-    "write_speakers",
-    "write_times",
-]

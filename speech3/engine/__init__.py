@@ -13,80 +13,58 @@ per second without training.
 from typing import TYPE_CHECKING
 
 from speech3.errors import check_platform
-from speech3.runtime.door import door
+from speech3.runtime.door import door, names_of
 
 if TYPE_CHECKING:
-    from speech3.engine.backends.processes import Unkillable
-    from speech3.engine.backends.simulated import measure
-    from speech3.engine.backends.synchronous import OneWorker, Times
-    from speech3.engine.codecs.mean import check_levels
-    from speech3.engine.fitting.fit import fit
-    from speech3.engine.fitting.results import EpochResult, FitResult, StepResult
-    from speech3.engine.gradient import device_of, precision, threads, use_precision, use_threads, worker_parts
-    from speech3.engine.interface import Backend, Loss, Progress, ShardReport, WorkerParts, shares
+    from speech3.engine.backends.processes import Unkillable as Unkillable
+    from speech3.engine.backends.simulated import measure as measure
+    from speech3.engine.backends.synchronous import OneWorker as OneWorker, Times as Times
+    from speech3.engine.codecs.mean import check_levels as check_levels
+    from speech3.engine.fitting.fit import fit as fit
+    from speech3.engine.fitting.results import (
+        EpochResult as EpochResult,
+        FitResult as FitResult,
+        StepResult as StepResult,
+    )
+    from speech3.engine.gradient import (
+        device_of as device_of,
+        precision as precision,
+        threads as threads,
+        use_precision as use_precision,
+        use_threads as use_threads,
+        worker_parts as worker_parts,
+    )
+    from speech3.engine.interface import (
+        Backend as Backend,
+        Loss as Loss,
+        Progress as Progress,
+        ShardReport as ShardReport,
+        WorkerParts as WorkerParts,
+        shares as shares,
+    )
     from speech3.engine.papers.throughput import (
-        LEVEL,
-        Conclusion,
-        Costs,
-        Point,
-        conclusions,
-        measure_costs,
-        throughputs,
+        LEVEL as LEVEL,
+        Conclusion as Conclusion,
+        Costs as Costs,
+        Point as Point,
+        conclusions as conclusions,
+        measure_costs as measure_costs,
+        throughputs as throughputs,
     )
     from speech3.engine.trainer import (
-        Trainer,
-        asynchronous,
-        check_epoch,
-        check_workers,
-        open_backends,
-        rate_of,
-        simulated_method,
-        times_of,
+        Trainer as Trainer,
+        asynchronous as asynchronous,
+        check_epoch as check_epoch,
+        check_workers as check_workers,
+        open_backends as open_backends,
+        rate_of as rate_of,
+        simulated_method as simulated_method,
+        times_of as times_of,
     )
 else:
     _public = door(__file__)
 
     def __getattr__(name: str) -> object:
-        if name in __all__:
+        if name in names_of(__file__):
             check_platform()
         return _public(name)
-
-
-__all__ = [
-    "LEVEL",
-    "Backend",
-    "Conclusion",
-    "Costs",
-    "EpochResult",
-    "FitResult",
-    "Loss",
-    "OneWorker",
-    "Point",
-    "Progress",
-    "ShardReport",
-    "StepResult",
-    "Times",
-    "Trainer",
-    "Unkillable",
-    "WorkerParts",
-    "asynchronous",
-    "check_epoch",
-    "check_levels",
-    "check_workers",
-    "conclusions",
-    "device_of",
-    "fit",
-    "measure",
-    "measure_costs",
-    "open_backends",
-    "precision",
-    "rate_of",
-    "shares",
-    "simulated_method",
-    "threads",
-    "throughputs",
-    "times_of",
-    "use_precision",
-    "use_threads",
-    "worker_parts",
-]

@@ -11,33 +11,22 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.features.cmvn import OnlineCmvn, normalise, repeated_frames, silent_frames
-    from speech3.features.compute import OnlineFeatures, finish_features, static_dim, static_features
-    from speech3.features.context import add_deltas, splice
-    from speech3.features.extraction import extract, silent_in
-    from speech3.features.filterbank import mel_edges, mel_scale, mel_to_hertz
-    from speech3.features.pitch import track_pitch, voicing_probability
-    from speech3.features.spectrum import frame_sizes
+    from speech3.features.cmvn import (
+        OnlineCmvn as OnlineCmvn,
+        normalise as normalise,
+        repeated_frames as repeated_frames,
+        silent_frames as silent_frames,
+    )
+    from speech3.features.compute import (
+        OnlineFeatures as OnlineFeatures,
+        finish_features as finish_features,
+        static_dim as static_dim,
+        static_features as static_features,
+    )
+    from speech3.features.context import add_deltas as add_deltas, splice as splice
+    from speech3.features.extraction import extract as extract, silent_in as silent_in
+    from speech3.features.filterbank import mel_edges as mel_edges, mel_scale as mel_scale, mel_to_hertz as mel_to_hertz
+    from speech3.features.pitch import track_pitch as track_pitch, voicing_probability as voicing_probability
+    from speech3.features.spectrum import frame_sizes as frame_sizes
 else:
     __getattr__ = door(__file__)
-
-__all__ = [
-    "OnlineCmvn",
-    "OnlineFeatures",
-    "add_deltas",
-    "extract",
-    "finish_features",
-    "frame_sizes",
-    "mel_edges",
-    "mel_scale",
-    "mel_to_hertz",
-    "normalise",
-    "repeated_frames",
-    "silent_frames",
-    "silent_in",
-    "splice",
-    "static_dim",
-    "static_features",
-    "track_pitch",
-    "voicing_probability",
-]

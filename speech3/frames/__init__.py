@@ -12,60 +12,39 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.frames.chunks import (
-        Chunk,
-        ChunkInputs,
-        Chunks,
-        RecurrentChunks,
-        SequenceInputs,
-        Sequences,
-        Taught,
-        WholeUtterances,
-        default_chunk,
-        padded_frames,
+        Chunk as Chunk,
+        ChunkInputs as ChunkInputs,
+        Chunks as Chunks,
+        RecurrentChunks as RecurrentChunks,
+        SequenceInputs as SequenceInputs,
+        Sequences as Sequences,
+        Taught as Taught,
+        WholeUtterances as WholeUtterances,
+        default_chunk as default_chunk,
+        padded_frames as padded_frames,
     )
-    from speech3.frames.masks import FrequencyWarp, SpecAugment, frequency_warp, spec_augment
-    from speech3.frames.minibatches import Minibatches, window_indices
+    from speech3.frames.masks import (
+        FrequencyWarp as FrequencyWarp,
+        SpecAugment as SpecAugment,
+        frequency_warp as frequency_warp,
+        spec_augment as spec_augment,
+    )
+    from speech3.frames.minibatches import Minibatches as Minibatches, window_indices as window_indices
     from speech3.frames.packed import (
-        PackedFrames,
-        open_packed,
-        pack_aligned,
-        segment_labels,
-        segment_numbers,
-        segment_starts,
-        verify_once,
-        write_frames,
+        PackedFrames as PackedFrames,
+        open_packed as open_packed,
+        pack_aligned as pack_aligned,
+        segment_labels as segment_labels,
+        segment_numbers as segment_numbers,
+        segment_starts as segment_starts,
+        verify_once as verify_once,
+        write_frames as write_frames,
     )
-    from speech3.frames.pretraining import HiddenLabels, Pretraining, cluster_frames, nearest_cluster
+    from speech3.frames.pretraining import (
+        HiddenLabels as HiddenLabels,
+        Pretraining as Pretraining,
+        cluster_frames as cluster_frames,
+        nearest_cluster as nearest_cluster,
+    )
 else:
     __getattr__ = door(__file__)
-
-__all__ = [
-    "Chunk",
-    "ChunkInputs",
-    "Chunks",
-    "FrequencyWarp",
-    "HiddenLabels",
-    "Minibatches",
-    "PackedFrames",
-    "Pretraining",
-    "RecurrentChunks",
-    "SequenceInputs",
-    "Sequences",
-    "SpecAugment",
-    "Taught",
-    "WholeUtterances",
-    "cluster_frames",
-    "default_chunk",
-    "frequency_warp",
-    "nearest_cluster",
-    "open_packed",
-    "pack_aligned",
-    "padded_frames",
-    "segment_labels",
-    "segment_numbers",
-    "segment_starts",
-    "spec_augment",
-    "verify_once",
-    "window_indices",
-    "write_frames",
-]

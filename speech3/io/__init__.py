@@ -11,58 +11,38 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.io.ark import (
-        ArkReader,
-        ComputedMapping,
-        IntArkReader,
-        ark_entries,
-        ark_key_at,
-        index_line,
-        is_ark,
-        is_integer_ark,
-        not_finite,
-        read_int_ark,
-        read_mat,
-        read_mat_ark,
-        read_matrix,
-        read_scp,
-        write_ark,
-        write_entry,
-        write_mat,
+        ArkReader as ArkReader,
+        ComputedMapping as ComputedMapping,
+        IntArkReader as IntArkReader,
+        ark_entries as ark_entries,
+        ark_key_at as ark_key_at,
+        index_line as index_line,
+        is_ark as is_ark,
+        is_integer_ark as is_integer_ark,
+        not_finite as not_finite,
+        read_int_ark as read_int_ark,
+        read_mat as read_mat,
+        read_mat_ark as read_mat_ark,
+        read_matrix as read_matrix,
+        read_scp as read_scp,
+        write_ark as write_ark,
+        write_entry as write_entry,
+        write_mat as write_mat,
     )
-    from speech3.io.checkpoint import load_tensors, read_about, save_tensors
-    from speech3.io.fst import ARC, Fst, FstBuilder, from_kaldifst, read_fst, to_kaldifst, write_fst
-    from speech3.io.kaldi_object import KaldiObject, opened_object
+    from speech3.io.checkpoint import (
+        load_tensors as load_tensors,
+        read_about as read_about,
+        save_tensors as save_tensors,
+    )
+    from speech3.io.fst import (
+        ARC as ARC,
+        Fst as Fst,
+        FstBuilder as FstBuilder,
+        from_kaldifst as from_kaldifst,
+        read_fst as read_fst,
+        to_kaldifst as to_kaldifst,
+        write_fst as write_fst,
+    )
+    from speech3.io.kaldi_object import KaldiObject as KaldiObject, opened_object as opened_object
 else:
     __getattr__ = door(__file__)
-
-__all__ = [
-    "ARC",
-    "ArkReader",
-    "ComputedMapping",
-    "Fst",
-    "FstBuilder",
-    "IntArkReader",
-    "KaldiObject",
-    "ark_entries",
-    "ark_key_at",
-    "from_kaldifst",
-    "index_line",
-    "is_ark",
-    "is_integer_ark",
-    "load_tensors",
-    "not_finite",
-    "opened_object",
-    "read_about",
-    "read_fst",
-    "read_int_ark",
-    "read_mat",
-    "read_mat_ark",
-    "read_matrix",
-    "read_scp",
-    "save_tensors",
-    "to_kaldifst",
-    "write_ark",
-    "write_entry",
-    "write_fst",
-    "write_mat",
-]

@@ -13,148 +13,109 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.language import espeak, g2p, lexicon, mixtures, neural, train_lm
+    from speech3.language import (
+        espeak as espeak,
+        g2p as g2p,
+        lexicon as lexicon,
+        mixtures as mixtures,
+        neural as neural,
+        train_lm as train_lm,
+    )
     from speech3.language.added_words import (
-        AddedWord,
-        add_letter_model,
-        add_words,
-        letter_model,
-        letter_units,
-        new_word_weight,
-        read_added,
+        AddedWord as AddedWord,
+        add_letter_model as add_letter_model,
+        add_words as add_words,
+        letter_model as letter_model,
+        letter_units as letter_units,
+        new_word_weight as new_word_weight,
+        read_added as read_added,
     )
-    from speech3.language.arpa import ArpaLm, read_arpa, write_arpa
-    from speech3.language.espeak import PhoneEvent, Synthesis, check_english, synthesize, voice_of, voices
-    from speech3.language.g2p import G2P, LEAST_WORDS
-    from speech3.language.grammar import WordGraph, read_jsgf, read_sentences
-    from speech3.language.graphemes import phone_marks, plain_phone, read_graphemes
+    from speech3.language.arpa import ArpaLm as ArpaLm, read_arpa as read_arpa, write_arpa as write_arpa
+    from speech3.language.espeak import (
+        PhoneEvent as PhoneEvent,
+        Synthesis as Synthesis,
+        check_english as check_english,
+        synthesize as synthesize,
+        voice_of as voice_of,
+        voices as voices,
+    )
+    from speech3.language.g2p import G2P as G2P, LEAST_WORDS as LEAST_WORDS
+    from speech3.language.grammar import (
+        WordGraph as WordGraph,
+        read_jsgf as read_jsgf,
+        read_sentences as read_sentences,
+    )
+    from speech3.language.graphemes import (
+        phone_marks as phone_marks,
+        plain_phone as plain_phone,
+        read_graphemes as read_graphemes,
+    )
     from speech3.language.guessing import (
-        ENOUGH_PAIRS,
-        PronouncedVocabulary,
-        PronunciationTable,
-        from_spelling,
-        guess_pronunciations,
+        ENOUGH_PAIRS as ENOUGH_PAIRS,
+        PronouncedVocabulary as PronouncedVocabulary,
+        PronunciationTable as PronunciationTable,
+        from_spelling as from_spelling,
+        guess_pronunciations as guess_pronunciations,
     )
-    from speech3.language.ipa import Nearest, nearest_phones
-    from speech3.language.kneser_ney import estimate_lm, read_tokens
+    from speech3.language.ipa import Nearest as Nearest, nearest_phones as nearest_phones
+    from speech3.language.kneser_ney import estimate_lm as estimate_lm, read_tokens as read_tokens
     from speech3.language.lexicon import (
-        JOINER,
-        NOT_WORDS,
-        SILENCE,
-        SPOKEN_NOISE,
-        UNKNOWN,
-        LangDir,
-        Lexicon,
-        Pronunciation,
-        Silences,
-        arpa_words,
-        find_lang,
-        is_word,
-        lexicon_entries,
-        lexicon_text,
-        listed_phones,
-        mark_positions,
-        read_dictionary,
-        read_lexicon,
-        with_garbage,
-        without_variant,
-        write_lexicon,
+        JOINER as JOINER,
+        NOT_WORDS as NOT_WORDS,
+        SILENCE as SILENCE,
+        SPOKEN_NOISE as SPOKEN_NOISE,
+        UNKNOWN as UNKNOWN,
+        LangDir as LangDir,
+        Lexicon as Lexicon,
+        Pronunciation as Pronunciation,
+        Silences as Silences,
+        arpa_words as arpa_words,
+        find_lang as find_lang,
+        is_word as is_word,
+        lexicon_entries as lexicon_entries,
+        lexicon_text as lexicon_text,
+        listed_phones as listed_phones,
+        mark_positions as mark_positions,
+        read_dictionary as read_dictionary,
+        read_lexicon as read_lexicon,
+        with_garbage as with_garbage,
+        without_variant as without_variant,
+        write_lexicon as write_lexicon,
     )
-    from speech3.language.mixtures import check_sums, prune, read_checked
-    from speech3.language.neural import NeuralLm, is_neural, measure_sentences, mixed, read_known, read_neural
-    from speech3.language.ngrams import BOS, EOS, NEVER, from_ngrams, states_of
-    from speech3.language.pieces import WORD_START, Cutter, UnitText, read_units, single_letters, train_pieces
-    from speech3.language.pronounce import Phones, check_vocabulary, edit_distance, scripts_of
-    from speech3.language.train_lm import describe_perplexity, measure_text, perplexity
+    from speech3.language.mixtures import check_sums as check_sums, prune as prune, read_checked as read_checked
+    from speech3.language.neural import (
+        NeuralLm as NeuralLm,
+        is_neural as is_neural,
+        measure_sentences as measure_sentences,
+        mixed as mixed,
+        read_known as read_known,
+        read_neural as read_neural,
+    )
+    from speech3.language.ngrams import (
+        BOS as BOS,
+        EOS as EOS,
+        NEVER as NEVER,
+        from_ngrams as from_ngrams,
+        states_of as states_of,
+    )
+    from speech3.language.pieces import (
+        WORD_START as WORD_START,
+        Cutter as Cutter,
+        UnitText as UnitText,
+        read_units as read_units,
+        single_letters as single_letters,
+        train_pieces as train_pieces,
+    )
+    from speech3.language.pronounce import (
+        Phones as Phones,
+        check_vocabulary as check_vocabulary,
+        edit_distance as edit_distance,
+        scripts_of as scripts_of,
+    )
+    from speech3.language.train_lm import (
+        describe_perplexity as describe_perplexity,
+        measure_text as measure_text,
+        perplexity as perplexity,
+    )
 else:
     __getattr__ = door(__file__)
-
-__all__ = [
-    "BOS",
-    "ENOUGH_PAIRS",
-    "EOS",
-    "G2P",
-    "JOINER",
-    "LEAST_WORDS",
-    "NEVER",
-    "NOT_WORDS",
-    "SILENCE",
-    "SPOKEN_NOISE",
-    "UNKNOWN",
-    "WORD_START",
-    "AddedWord",
-    "ArpaLm",
-    "Cutter",
-    "LangDir",
-    "Lexicon",
-    "Nearest",
-    "NeuralLm",
-    "PhoneEvent",
-    "Phones",
-    "PronouncedVocabulary",
-    "Pronunciation",
-    "PronunciationTable",
-    "Silences",
-    "Synthesis",
-    "UnitText",
-    "WordGraph",
-    "add_letter_model",
-    "add_words",
-    "arpa_words",
-    "check_english",
-    "check_sums",
-    "check_vocabulary",
-    "describe_perplexity",
-    "edit_distance",
-    "espeak",
-    "estimate_lm",
-    "find_lang",
-    "from_ngrams",
-    "from_spelling",
-    "g2p",
-    "guess_pronunciations",
-    "is_neural",
-    "is_word",
-    "letter_model",
-    "letter_units",
-    "lexicon",
-    "lexicon_entries",
-    "lexicon_text",
-    "listed_phones",
-    "mark_positions",
-    "measure_sentences",
-    "measure_text",
-    "mixed",
-    "mixtures",
-    "nearest_phones",
-    "neural",
-    "new_word_weight",
-    "perplexity",
-    "phone_marks",
-    "plain_phone",
-    "prune",
-    "read_added",
-    "read_arpa",
-    "read_checked",
-    "read_dictionary",
-    "read_graphemes",
-    "read_jsgf",
-    "read_known",
-    "read_lexicon",
-    "read_neural",
-    "read_sentences",
-    "read_tokens",
-    "read_units",
-    "scripts_of",
-    "single_letters",
-    "states_of",
-    "synthesize",
-    "train_lm",
-    "train_pieces",
-    "voice_of",
-    "voices",
-    "with_garbage",
-    "without_variant",
-    "write_arpa",
-    "write_lexicon",
-]

@@ -12,72 +12,53 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.models.base import (
-        AcousticModel,
-        Reconstruction,
-        SmoothedCrossEntropy,
-        cross_entropy,
-        logits,
-        masked_cross_entropy,
+        AcousticModel as AcousticModel,
+        Reconstruction as Reconstruction,
+        SmoothedCrossEntropy as SmoothedCrossEntropy,
+        cross_entropy as cross_entropy,
+        logits as logits,
+        masked_cross_entropy as masked_cross_entropy,
     )
-    from speech3.models.groups import GroupLasso, has_units, used_units, without_units
+    from speech3.models.groups import (
+        GroupLasso as GroupLasso,
+        has_units as has_units,
+        used_units as used_units,
+        without_units as without_units,
+    )
     from speech3.models.info import (
-        ModelInfo,
-        describe_model,
-        features_of_model,
-        layer_table,
-        layers_of,
-        model_facts,
-        model_info,
-        parameters_of,
-        per_cent,
-        workers_in_words,
+        ModelInfo as ModelInfo,
+        describe_model as describe_model,
+        features_of_model as features_of_model,
+        layer_table as layer_table,
+        layers_of as layers_of,
+        model_facts as model_facts,
+        model_info as model_info,
+        parameters_of as parameters_of,
+        per_cent as per_cent,
+        workers_in_words as workers_in_words,
     )
-    from speech3.models.layers import BF16_WORTH_IT, BatchNorm, bf16_over_float32, gemm_library, use_gemm_library
-    from speech3.models.lstm import Lstm
-    from speech3.models.online import OnlineNetwork
-    from speech3.models.onnx import OnnxNetwork, to_onnx
-    from speech3.models.registry import build, load_network, load_networks, network_tensors, refuse_mean, save_mean
-    from speech3.models.split import SplitCrossEntropy, check_split, split_model
+    from speech3.models.layers import (
+        BF16_WORTH_IT as BF16_WORTH_IT,
+        BatchNorm as BatchNorm,
+        bf16_over_float32 as bf16_over_float32,
+        gemm_library as gemm_library,
+        use_gemm_library as use_gemm_library,
+    )
+    from speech3.models.lstm import Lstm as Lstm
+    from speech3.models.online import OnlineNetwork as OnlineNetwork
+    from speech3.models.onnx import OnnxNetwork as OnnxNetwork, to_onnx as to_onnx
+    from speech3.models.registry import (
+        build as build,
+        load_network as load_network,
+        load_networks as load_networks,
+        network_tensors as network_tensors,
+        refuse_mean as refuse_mean,
+        save_mean as save_mean,
+    )
+    from speech3.models.split import (
+        SplitCrossEntropy as SplitCrossEntropy,
+        check_split as check_split,
+        split_model as split_model,
+    )
 else:
     __getattr__ = door(__file__)
-
-__all__ = [
-    "BF16_WORTH_IT",
-    "AcousticModel",
-    "BatchNorm",
-    "GroupLasso",
-    "Lstm",
-    "ModelInfo",
-    "OnlineNetwork",
-    "OnnxNetwork",
-    "Reconstruction",
-    "SmoothedCrossEntropy",
-    "SplitCrossEntropy",
-    "bf16_over_float32",
-    "build",
-    "check_split",
-    "cross_entropy",
-    "describe_model",
-    "features_of_model",
-    "gemm_library",
-    "has_units",
-    "layer_table",
-    "layers_of",
-    "load_network",
-    "load_networks",
-    "logits",
-    "masked_cross_entropy",
-    "model_facts",
-    "model_info",
-    "network_tensors",
-    "parameters_of",
-    "per_cent",
-    "refuse_mean",
-    "save_mean",
-    "split_model",
-    "to_onnx",
-    "use_gemm_library",
-    "used_units",
-    "without_units",
-    "workers_in_words",
-]

@@ -8,21 +8,10 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.recipe.aligner import Aligner, read_for
-    from speech3.recipe.aligner_files import FORMATS
-    from speech3.recipe.aligner_output import AlignRequest, align_source
-    from speech3.recipe.experiment import open_experiment, recipes
-    from speech3.recipe.plan import run_recipe
+    from speech3.recipe.aligner import Aligner as Aligner, read_for as read_for
+    from speech3.recipe.aligner_files import FORMATS as FORMATS
+    from speech3.recipe.aligner_output import AlignRequest as AlignRequest, align_source as align_source
+    from speech3.recipe.experiment import open_experiment as open_experiment, recipes as recipes
+    from speech3.recipe.plan import run_recipe as run_recipe
 else:
     __getattr__ = door(__file__)
-
-__all__ = [
-    "FORMATS",
-    "AlignRequest",
-    "Aligner",
-    "align_source",
-    "open_experiment",
-    "read_for",
-    "recipes",
-    "run_recipe",
-]

@@ -1,8 +1,9 @@
 """The door of a package: its public names, each imported when it is first used.
 
 A package's `__init__` lists its public names as imports under `TYPE_CHECKING`, where type checkers and editors read
-them, and its `__getattr__` is `door(__file__)`. So `from speech3.features import extract` needs only the module that
-defines `extract`, and `speech3 --help` imports neither PyTorch nor numba.
+them (`extract as extract` tells them that a name is exported, PEP 484), and its `__getattr__` is `door(__file__)`. So
+`from speech3.features import extract` needs only the module that defines `extract`, and `speech3 --help` imports
+neither PyTorch nor numba.
 """
 
 import ast
@@ -29,6 +30,8 @@ def door(file: str) -> Callable[[str], object]:
     room = Path(file).parent.name
 
     def public(name: str) -> object:
+        if name == "__all__":
+            return list(names_of(file))
         try:
             module, original = names_of(file)[name]
         except KeyError:

@@ -10,34 +10,22 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.sequence import bmmi
-    from speech3.sequence.discriminative import Discriminative, senone_graph, silence_senones
-    from speech3.sequence.graph import estimate_phone_lm
+    from speech3.sequence import bmmi as bmmi
+    from speech3.sequence.discriminative import (
+        Discriminative as Discriminative,
+        senone_graph as senone_graph,
+        silence_senones as silence_senones,
+    )
+    from speech3.sequence.graph import estimate_phone_lm as estimate_phone_lm
     from speech3.sequence.lfmmi import (
-        AlignmentNumerators,
-        LfMmi,
-        TranscriptNumerators,
-        check_tree,
-        load_denominator,
-        make_denominator,
-        random_phones,
-        word_labels,
+        AlignmentNumerators as AlignmentNumerators,
+        LfMmi as LfMmi,
+        TranscriptNumerators as TranscriptNumerators,
+        check_tree as check_tree,
+        load_denominator as load_denominator,
+        make_denominator as make_denominator,
+        random_phones as random_phones,
+        word_labels as word_labels,
     )
 else:
     __getattr__ = door(__file__)
-
-__all__ = [
-    "AlignmentNumerators",
-    "Discriminative",
-    "LfMmi",
-    "TranscriptNumerators",
-    "bmmi",
-    "check_tree",
-    "estimate_phone_lm",
-    "load_denominator",
-    "make_denominator",
-    "random_phones",
-    "senone_graph",
-    "silence_senones",
-    "word_labels",
-]

@@ -12,63 +12,36 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.train.card import Scored, write_card
+    from speech3.train.card import Scored as Scored, write_card as write_card
     from speech3.train.curves import (
-        Asynchrony,
-        Curve,
-        EfficiencyRow,
-        EfficiencyTable,
-        asynchrony,
-        curve_of,
-        make_table,
-        read_curve,
-        staleness_mean,
-        staleness_p95,
+        Asynchrony as Asynchrony,
+        Curve as Curve,
+        EfficiencyRow as EfficiencyRow,
+        EfficiencyTable as EfficiencyTable,
+        asynchrony as asynchrony,
+        curve_of as curve_of,
+        make_table as make_table,
+        read_curve as read_curve,
+        staleness_mean as staleness_mean,
+        staleness_p95 as staleness_p95,
     )
-    from speech3.train.init import FREE_KEYS
-    from speech3.train.neural_lm import TrainedNeural, train_neural
-    from speech3.train.run import train, with_workers
-    from speech3.train.rundir import copy_model_files, include_model, share_graphs
+    from speech3.train.init import FREE_KEYS as FREE_KEYS
+    from speech3.train.neural_lm import TrainedNeural as TrainedNeural, train_neural as train_neural
+    from speech3.train.run import train as train, with_workers as with_workers
+    from speech3.train.rundir import (
+        copy_model_files as copy_model_files,
+        include_model as include_model,
+        share_graphs as share_graphs,
+    )
     from speech3.train.simulation import (
-        BYTES_PER_GIGABIT,
-        MeasuredNetwork,
-        Throughput,
-        own_methods,
-        preset_methods,
-        simulate,
-        throughput,
+        BYTES_PER_GIGABIT as BYTES_PER_GIGABIT,
+        MeasuredNetwork as MeasuredNetwork,
+        Throughput as Throughput,
+        own_methods as own_methods,
+        preset_methods as preset_methods,
+        simulate as simulate,
+        throughput as throughput,
     )
-    from speech3.train.unlabelled import pretrain
+    from speech3.train.unlabelled import pretrain as pretrain
 else:
     __getattr__ = door(__file__)
-
-__all__ = [
-    "BYTES_PER_GIGABIT",
-    "FREE_KEYS",
-    "Asynchrony",
-    "Curve",
-    "EfficiencyRow",
-    "EfficiencyTable",
-    "MeasuredNetwork",
-    "Scored",
-    "Throughput",
-    "TrainedNeural",
-    "asynchrony",
-    "copy_model_files",
-    "curve_of",
-    "include_model",
-    "make_table",
-    "own_methods",
-    "preset_methods",
-    "pretrain",
-    "read_curve",
-    "share_graphs",
-    "simulate",
-    "staleness_mean",
-    "staleness_p95",
-    "throughput",
-    "train",
-    "train_neural",
-    "with_workers",
-    "write_card",
-]

@@ -36,8 +36,7 @@ from speech3.engine.fitting.results import (
     epoch_result_of_saved,
 )
 from speech3.engine.flat import trained
-from speech3.engine.gradient import Diverged, threads, use_precision, use_threads, worker_parts
-from speech3.engine.gradient import precision as use_while
+from speech3.engine.gradient import Diverged, precision as use_while, threads, use_precision, use_threads, worker_parts
 from speech3.engine.interface import NUMBERED, Microbatches, Progress, Rate, Targets, WorkerParts, minibatch_seed
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
 from speech3.engine.trainer import Trainer, asynchronous, open_backends, rate_of, times_of
