@@ -328,11 +328,8 @@ def _times(
 ) -> tuple[list[int], list[tuple[float, float]]]:
     """The columns of times, and the span of each row in seconds, NaN where it has none; empty for whole recordings.
 
-    Raises
-    ------
-    FormatError
-        Parts have no ends, a column of times cannot be read, nothing says in what unit they are, or no heading says
-        which columns they are.
+    Raises `FormatError`: parts have no ends, a column of times cannot be read, nothing says in what unit they are, or
+    no heading says which columns they are.
     """
     if not grid.heading and (pair := _like_times(columns, (where, words))):
         raise FormatError(

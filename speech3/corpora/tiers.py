@@ -401,11 +401,8 @@ def _textgrid_values(text: str) -> Iterator[str | float]:
 def read_subtitles(path: Path) -> list[Tier]:
     """Read a tier of the subtitles, or one for each speaker if ``<v NAME>`` names them.
 
-    Raises
-    ------
-    FormatError
-        A block has no times or times that cannot be read, there is no subtitle, or most subtitles repeat the line
-        before, as automatic ones that scroll do: their words would count twice.
+    Raises `FormatError`: a block has no times or times that cannot be read, there is no subtitle, or most subtitles
+    repeat the line before, as automatic ones that scroll do: their words would count twice.
     """
     found: list[tuple[str, Annotation]] = []
     lines_before, repeated = list[str](), 0

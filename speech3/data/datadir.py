@@ -131,11 +131,8 @@ def read_datadir(path: Path | str) -> DataDir:
     A missing `text` is allowed, since decoding needs none; so is a missing `wav.scp` if there is a `feats.scp`. Audio
     and features are not read; `speech3 validate` checks the audio.
 
-    Raises
-    ------
-    Speech3Error
-        Recordings come from commands, which are refused; or the text files have faults: the message lists all of them,
-        each with its file, line, utterance and remedy.
+    Raises `Speech3Error`: recordings come from commands, which are refused; or the text files have faults: the message
+    lists all of them, each with its file, line, utterance and remedy.
     """
     data, found = parse(path)
     paths.check(data.path / "wav.scp", data.recordings)

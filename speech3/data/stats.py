@@ -64,10 +64,7 @@ def lengths_s(data: DataDir, headers: Headers | None = None) -> dict[str, float]
 
     Pass `headers` if they were already read; else those of the utterances whose segments have no end are.
 
-    Raises
-    ------
-    Speech3Error
-        More than 5 % of the utterances have no length.
+    Raises `Speech3Error`: more than 5 % of the utterances have no length.
     """
     known_s = {} if headers else _of_sph2pipe(data)
     opened = (key for key, utt in data.utterances.items() if utt.end_s is None and utt.recording not in known_s)

@@ -232,11 +232,8 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
     `cmvn.scp` (and `wav.scp`, if there are features) are left out if one of the parts lacks them; a line for each of
     these is returned, too.
 
-    Raises
-    ------
-    Speech3Error
-        An utterance is in two parts; a recording is a different file in two parts, or a speaker has different genders;
-        or some part lacks audio and some part lacks features.
+    Raises `Speech3Error`: an utterance is in two parts; a recording is a different file in two parts, or a speaker has
+    different genders; or some part lacks audio and some part lacks features.
     """
     _refuse_twice(parts)
     lacking = {

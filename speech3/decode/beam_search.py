@@ -54,10 +54,8 @@ class SearchGraph(NamedTuple):
 def search_graph(fst: Fst, num_pdfs: int, path: Path | str) -> SearchGraph:
     """Arrange a graph for the search; `path` is for messages.
 
-    Raises
-    ------
-    Speech3Error
-        The graph is empty, a label or state is out of range, a weight is not finite, or epsilon arcs form a cycle.
+    Raises `Speech3Error`: the graph is empty, a label or state is out of range, a weight is not finite, or epsilon arcs
+    form a cycle.
     """
     states, arcs = len(fst.final_S), len(fst.arcs_A)
     if not 0 <= fst.start < states or not arcs or np.isinf(fst.final_S).all():

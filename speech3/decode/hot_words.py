@@ -39,10 +39,8 @@ def read_hot(path: Path) -> HotWords:
 def parse_hot(lines: Iterable[str], path: Path | str = "hot") -> HotWords:
     """As `read_hot`, of lines; `path` is their name for messages.
 
-    Raises
-    ------
-    Speech3Error
-        There is no line, a boost is out of range, or a word or phrase is listed twice with different boosts.
+    Raises `Speech3Error`: there is no line, a boost is out of range, or a word or phrase is listed twice with different
+    boosts.
     """
     found: dict[tuple[str, ...], tuple[float, int]] = {}
     for number, line in enumerate((composed(line, path) for line in lines), 1):
@@ -78,10 +76,7 @@ def _boost(field: str) -> float | None:
 def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path | str) -> Graph:
     """The graph with the costs of hot words lowered, and with the phrases to boost in its lattices.
 
-    Raises
-    ------
-    Speech3Error
-        The graph lacks a word, or its pieces cannot spell it; the message names `source`.
+    Raises `Speech3Error`: the graph lacks a word, or its pieces cannot spell it; the message names `source`.
     """
     cost_of, phrases = (_of_pieces if graph.mark == WORD_START else _of_words)(graph, hot, source)
     return replace(graph.with_costs(cost_of), phrases=phrases)
@@ -155,11 +150,8 @@ def replace_graph(recognizer: Model, graph: Path | None, hot: Path | Sequence[st
 
     The tuned settings of the model stay in use. Graph and settings are read here, before hours of audio are.
 
-    Raises
-    ------
-    Speech3Error
-        There is no graph, or it belongs to another model; the model is not tuned; a hot word is not in the graph and
-        cannot be added to it, since it cannot be pronounced or the graph is that of a grammar.
+    Raises `Speech3Error`: there is no graph, or it belongs to another model; the model is not tuned; a hot word is not
+    in the graph and cannot be added to it, since it cannot be pronounced or the graph is that of a grammar.
     """
     if graph:
         if not (graph / "graph.json").exists():

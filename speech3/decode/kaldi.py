@@ -30,10 +30,7 @@ def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> d
     model, mdl
         The transition model that the graph was made from, and its file, for messages.
 
-    Raises
-    ------
-    Speech3Error
-        A file is missing or damaged, or the graph was made from another model.
+    Raises `Speech3Error`: a file is missing or damaged, or the graph was made from another model.
     """
     stated = graph / "num_pdfs"
     if (
@@ -92,11 +89,8 @@ def import_kaldi(alignment: Path, out: Path, lang: Path | None = None, graph: Pa
     With `lang` and phones of three consecutive states, also import the lexicon and the tree; with `graph`, also
     ``graph/``. An earlier import in `out` is replaced once everything has been read and found consistent.
 
-    Raises
-    ------
-    Speech3Error
-        A file is missing or damaged, or two files belong to different models; the message names them. `out` has files
-        that no import wrote, such as Kaldi's own model and graph.
+    Raises `Speech3Error`: a file is missing or damaged, or two files belong to different models; the message names
+    them. `out` has files that no import wrote, such as Kaldi's own model and graph.
     """
     kaldi = open_alignment(alignment)
     there = {path.name for path in out.iterdir()} if out.is_dir() else set()

@@ -179,11 +179,8 @@ def write_lattices(
 def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice]]:
     """Read an archive, one lattice at a time.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, cut short or not a lattice archive; a lattice has a cycle, or its paths to a state read
-        different numbers of frames.
+    Raises `Speech3Error`: the file is missing, cut short or not a lattice archive; a lattice has a cycle, or its paths
+    to a state read different numbers of frames.
     """
     try:
         stream = Path(path).open("rb")  # noqa: SIM115  # closed below

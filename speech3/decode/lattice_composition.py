@@ -324,10 +324,8 @@ def composed(
 ) -> Composed:
     """Compose a lattice with both language models.
 
-    Raises
-    ------
-    Speech3Error
-        A path of the lattice has infinite cost under one of the models, or there are more than `_MAX_ARCS` arcs.
+    Raises `Speech3Error`: a path of the lattice has infinite cost under one of the models, or there are more than
+    `_MAX_ARCS` arcs.
     """
     shape = lattice.source_A, lattice.target_A.astype(np.int64), np.isfinite(lattice.final_graph_S)
     read = old, old_reading.word_A, old_reading.last_S, new, new_reading.word_A, new_reading.last_S

@@ -69,10 +69,7 @@ class LatticeDir:
     def lattices(self) -> Iterator[tuple[str, WordLattice]]:
         """Read the lattices, one at a time; state-level ones are determinised.
 
-        Raises
-        ------
-        Speech3Error
-            The archive is missing or damaged, or its words are not those of ``words.txt``.
+        Raises `Speech3Error`: the archive is missing or damaged, or its words are not those of ``words.txt``.
         """
         archive, number = self.path / ARCHIVE, len(self.symbols)
         if not archive.exists():
@@ -313,10 +310,8 @@ def ranked_paths(paths: Iterable[Alternative]) -> Iterator[dict[str, Any]]:
 def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]:
     """For each utterance with a lattice and a reference, the words of the lattice's path with the fewest errors.
 
-    Raises
-    ------
-    Speech3Error
-        The archive was not written by `speech3 decode --lattice`, or has no utterance of the reference.
+    Raises `Speech3Error`: the archive was not written by `speech3 decode --lattice`, or has no utterance of the
+    reference.
     """
     directory = open_lattices(archive.parent)
     number = {name: label for label, name in enumerate(directory.symbols)}

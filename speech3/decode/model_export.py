@@ -75,11 +75,8 @@ class Export:
 def export(model: Path, out: Path, *, int8: bool = False) -> Export:
     """Write the network of a model directory to `out`, and the other files that decoding needs to OUT.decode beside it.
 
-    Raises
-    ------
-    Speech3Error
-        `out` does not end in .onnx; the model consists of GMMs; the packages onnx or onnxruntime are not installed; the
-        scores of the exported network differ from PyTorch's.
+    Raises `Speech3Error`: `out` does not end in .onnx; the model consists of GMMs; the packages onnx or onnxruntime are
+    not installed; the scores of the exported network differ from PyTorch's.
     """
     if out.suffix != ".onnx":
         raise SettingError(f"{out}: the name must end in .onnx")

@@ -71,11 +71,8 @@ class NewGraph:
 def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     """Build a graph from a model's HMMs and write it to the directory `out`.
 
-    Raises
-    ------
-    Speech3Error
-        Options exclude one another; `out` exists and is not a graph; a file is faulty; a word listed explicitly cannot
-        be pronounced; only the number of the model's outputs is known.
+    Raises `Speech3Error`: options exclude one another; `out` exists and is not a graph; a file is faulty; a word listed
+    explicitly cannot be pronounced; only the number of the model's outputs is known.
     """
     _check(sources)
     directory = decode_directory(model) if model.suffix == ".onnx" and not model.is_dir() else model

@@ -163,10 +163,7 @@ def cut_long_utterances(data: DataDir, longest_s: float = WHOLE_S) -> tuple[Data
 
     An utterance whose audio cannot be read is left as it is: the extraction of features will report it.
 
-    Raises
-    ------
-    Speech3Error
-        No utterance contains speech; an utterance already has the name of a part.
+    Raises `Speech3Error`: no utterance contains speech; an utterance already has the name of a part.
     """
     begins_s: dict[str, dict[str, float]] = {}
     utterances = dict(data.utterances)

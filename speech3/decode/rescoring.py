@@ -166,11 +166,8 @@ def by_ngrams(
     old
         The result of `LatticeDir.old_lm`.
 
-    Raises
-    ------
-    Speech3Error
-        The model lacks words of a lattice and has no `<unk>`; a lattice cannot be read, was made with a language model
-        other than `old`, or becomes too large.
+    Raises `Speech3Error`: the model lacks words of a lattice and has no `<unk>`; a lattice cannot be read, was made
+    with a language model other than `old`, or becomes too large.
     """
     new, numbers = of_arpa(lm)
     joined = bool(directory.mark) and not are_pieces(numbers)
@@ -229,11 +226,8 @@ def by_function(
     name
         The function's name, for messages.
 
-    Raises
-    ------
-    Speech3Error
-        The function raised an exception or did not return one number for each sequence; a lattice cannot be read, or
-        was made with a language model other than `old`.
+    Raises `Speech3Error`: the function raised an exception or did not return one number for each sequence; a lattice
+    cannot be read, or was made with a language model other than `old`.
     """
     scale, (states, number_W) = directory.about.acoustic_scale, old
     for utterance, lattice in directory.lattices():
@@ -298,16 +292,10 @@ class Rescoring:
 def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) -> Rescoring:
     """Rescore lattices and write ``hyp.txt``, ``rescore.json`` and, with an n-gram model, the rescored lattices.
 
-    Parameters
-    ----------
-    lm
-        ARPA file, directory of a neural model, or ``module:function`` (`by_function`).
+    `lm`: ARPA file, directory of a neural model, or ``module:function`` (`by_function`).
 
-    Raises
-    ------
-    Speech3Error
-        The lattices were rescored before, or `out` is their own directory; a neural model lacks most of their words;
-        also what `by_ngrams`, `by_function` and `LatticeDir.old_lm` raise.
+    Raises `Speech3Error`: the lattices were rescored before, or `out` is their own directory; a neural model lacks most
+    of their words; also what `by_ngrams`, `by_function` and `LatticeDir.old_lm` raise.
     """
     if directory.about.rescored:
         raise MismatchError(f"{directory.path}: already rescored; rescore what speech3 decode --lattice wrote")

@@ -23,15 +23,11 @@ from speech3.hmm import Gmm, ProjectedGmm, output_difference
 def with_mean_scores(recognizer: Recognizer, others: Sequence[Recognizer], dims: Sequence[int] = ()) -> Recognizer:
     """The first recogniser with the mean scores of all; its graph and its settings are used.
 
-    Parameters
-    ----------
-    dims
-        Number of features of each model, which then lie side by side (`SideBySide`); empty: all have the same features.
+    `dims`: number of features of each model, which then lie side by side (`SideBySide`); empty: all have the same
+    features.
 
-    Raises
-    ------
-    Speech3Error
-        The senones, their tree, the frame rate or the kind of scores differ, or a model consists of GMMs.
+    Raises `Speech3Error`: the senones, their tree, the frame rate or the kind of scores differ, or a model consists of
+    GMMs.
     """
     for other in others:
         _check(recognizer, other)

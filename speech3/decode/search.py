@@ -111,11 +111,8 @@ def decode(
     tolerant
         Any number of utterances may fail, except by scores that are NaN or infinite.
 
-    Raises
-    ------
-    Speech3Error
-        The number of columns is not the graph's number of pdfs; more than 5 % of the utterances failed (such as by
-        scores that are NaN), or there were none.
+    Raises `Speech3Error`: the number of columns is not the graph's number of pdfs; more than 5 % of the utterances
+    failed (such as by scores that are NaN), or there were none.
     """
 
     def make(best: Hypothesis, lattice: Lattice | None) -> Hypothesis:
@@ -136,11 +133,8 @@ def lattices(
 ) -> Iterator[tuple[str, tuple[Hypothesis, Lattice] | None]]:
     """Yield each utterance with its best path and its state-level lattice, or None if the search fails.
 
-    Raises
-    ------
-    Speech3Error
-        More than 5 % of the utterances have scores that are NaN or infinite, or the number of columns is not the
-        graph's number of pdfs.
+    Raises `Speech3Error`: more than 5 % of the utterances have scores that are NaN or infinite, or the number of
+    columns is not the graph's number of pdfs.
     """
 
     def make(best: Hypothesis, lattice: Lattice | None) -> tuple[Hypothesis, Lattice] | None:
@@ -179,10 +173,7 @@ def searched(
     longest
         Most frames of a recording that gets a lattice.
 
-    Raises
-    ------
-    Speech3Error
-        The number of columns is not the graph's number of pdfs.
+    Raises `Speech3Error`: the number of columns is not the graph's number of pdfs.
     """
     announce_compiling("the search")
     longest = _MAX_FRAMES if longest is None else longest
@@ -292,10 +283,7 @@ def confidences_in(
 ) -> tuple[float, ...] | None:
     """Posterior of each unit at its position; None if there is no lattice or it is too large even when pruned.
 
-    Parameters
-    ----------
-    shares
-        Fractions of `LATTICE_BEAM`, which are tried as beams until the lattice is small enough.
+    `shares`: fractions of `LATTICE_BEAM`, which are tried as beams until the lattice is small enough.
     """
     if lattice is None:
         return None

@@ -35,21 +35,11 @@ _AT_A_TIME = 500  # utterances whose statistics are in memory
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What utterances tell of their speakers.
+    """What utterances tell of their speakers."""
 
-    Attributes
-    ----------
-    sums_UK
-        About ``count x`` for a speaker at x, with a variance of `count`.
-    count_U
-        Frames of speech, divided by `_FRAMES_PER_SAMPLE`; 0: nothing is known.
-    variance_K
-        Of x between speakers.
-    """
-
-    sums_UK: np.ndarray
-    count_U: np.ndarray
-    variance_K: np.ndarray
+    sums_UK: np.ndarray  # about ``count x`` for a speaker at x, with a variance of `count`
+    count_U: np.ndarray  # frames of speech, divided by `_FRAMES_PER_SAMPLE`; 0: nothing is known
+    variance_K: np.ndarray  # of x between speakers
 
     def log_probability(self, sums_GK: np.ndarray, count_G: np.ndarray) -> np.ndarray:
         """Log probability (G,) of groups of one speaker each, up to what does not depend on who speaks."""
@@ -61,10 +51,7 @@ class Evidence:
 def groups_of(evidence: Evidence, number: int | None = None) -> list[int]:
     """The group of each utterance, numbered by their first utterances.
 
-    Parameters
-    ----------
-    number
-        Most groups: those that are most alike are joined although they rather seem to be of different speakers.
+    `number`: most groups: those that are most alike are joined although they rather seem to be of different speakers.
     """
     sums_GK, count_G = evidence.sums_UK.copy(), evidence.count_U.copy()
     group_U, left = np.arange(len(count_G)), len(count_G)
@@ -103,18 +90,10 @@ def groups_of(evidence: Evidence, number: int | None = None) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class _Space:
-    """The directions in which speakers differ.
+    """The directions in which speakers differ."""
 
-    Attributes
-    ----------
-    basis_KX
-        From a gradient, a row of (D, V), to the K directions; noise is white there.
-    mean_K
-        The mean of the speakers of training.
-    """
-
-    basis_KX: np.ndarray
-    mean_K: np.ndarray
+    basis_KX: np.ndarray  # from a gradient, a row of (D, V), to the K directions; noise is white there
+    mean_K: np.ndarray  # the mean of the speakers of training
     variance_K: np.ndarray
 
 
@@ -143,15 +122,10 @@ def find_speakers(recognizer: TrainedModel, data: DataDir, jobs: int = 1, number
     Every utterance is taken to be of one speaker; what `data` says about speakers is not used. An utterance without
     words is a speaker of its own, unless there are more speakers than `number`.
 
-    Parameters
-    ----------
-    number
-        Most speakers.
+    `number`: most speakers.
 
-    Raises
-    ------
-    Speech3Error
-        The model does not adapt to speakers, or knows fewer than three; there is one utterance; none has speech.
+    Raises `Speech3Error`: the model does not adapt to speakers, or knows fewer than three; there is one utterance; none
+    has speech.
     """
     model = speaker_model(recognizer)
     if model is None:

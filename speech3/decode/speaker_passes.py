@@ -219,10 +219,7 @@ def speaker_model(recognizer: TrainedModel) -> SpeakerModel | None:
 def network_speakers(recognizer: TrainedModel) -> SpeakerModel | None:
     """The model that adapts a network's features to speakers; None if it reads no such features.
 
-    Raises
-    ------
-    Speech3Error
-        The model directory has no such model.
+    Raises `Speech3Error`: the model directory has no such model.
     """
     if recognizer.sat is None:
         return None
@@ -343,10 +340,7 @@ def before_last_pass(
 ) -> tuple[TrainedModel, Mapping[str, np.ndarray]]:
     """Run all passes but the last; return the recogniser of the last pass, and the features for it.
 
-    Parameters
-    ----------
-    place
-        The directory for what a pass found: ``hyp.txt``, and the transforms from it (`write_speakers`).
+    `place`: the directory for what a pass found: ``hyp.txt``, and the transforms from it (`write_speakers`).
     """
 
     def keep(each: Pass) -> None:

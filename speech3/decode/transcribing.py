@@ -46,15 +46,9 @@ _REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a se
 def save_standard_input(path: Path, rate_hz: int | None = None) -> None:
     """Write standard input to a file: as it is, or as WAV if it is raw samples (16 bits, little endian, one channel).
 
-    Parameters
-    ----------
-    rate_hz
-        Of raw samples; None if the input is a sound file.
+    `rate_hz`: of raw samples; None if the input is a sound file.
 
-    Raises
-    ------
-    Speech3Error
-        There is no input.
+    Raises `Speech3Error`: there is no input.
     """
     data = sys.stdin.buffer
     if rate_hz is None:
@@ -256,15 +250,9 @@ class Lines:
 def transcribe_arriving(recognizer: TrainedModel, source: str, rate_hz: int | None, *, as_json: bool = False) -> None:
     """Transcribe standard input (``-``) or a growing file; finally print latency and real-time factor.
 
-    Parameters
-    ----------
-    rate_hz
-        Sampling rate of raw samples; None for the model's own.
+    `rate_hz`: sampling rate of raw samples; None for the model's own.
 
-    Raises
-    ------
-    Speech3Error
-        There is no audio, or it cannot be used; the model cannot process streams.
+    Raises `Speech3Error`: there is no audio, or it cannot be used; the model cannot process streams.
     """
     said_hz = None if rate_hz is None else checked_rate(rate_hz)
     model_hz = recognizer.features.sample_frequency or _USUAL_HZ

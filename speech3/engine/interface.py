@@ -77,22 +77,7 @@ class ReplicaGroup(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class WorkerParts:
-    """The parts that a worker computes with.
-
-    Attributes
-    ----------
-    optimizer, betas, weight_decay
-        The optimizer with which every worker updates its own parameters, by its name or as what it is made of
-        (`speech3.engine.optimizers.OwnOptimizer`); the betas are those of AdamW and Muon.
-    autocast
-        Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
-    cuda_graphs
-        Replays forward and backward passes as CUDA graphs (`speech3.engine.gradient`).
-    proximal
-        Makes, for a model, the operation that follows each of a worker's own steps; None: there is none.
-    evaluated
-        Names of modules that stay in evaluation mode during training, such as frozen batch normalisation.
-    """
+    """The parts that a worker computes with."""
 
     model: nn.Module
     source: Source
@@ -100,12 +85,18 @@ class WorkerParts:
     seed: int  # seed from which the random numbers of every minibatch are derived
     max_norm: float = math.inf  # norm to which the gradient of a minibatch is clipped
     group: ReplicaGroup | None = None  # the processes that share the model, if each holds only a slice of it
+    # The optimizer with which every worker updates its own parameters, by its name or as what it is made of
+    # (`speech3.engine.optimizers.OwnOptimizer`); the betas are those of AdamW and Muon.
     optimizer: Literal["sgd", "adamw", "muon"] | Any = "sgd"
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.0
+    # Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
     autocast: torch.dtype | None = None
+    # Replays forward and backward passes as CUDA graphs (`speech3.engine.gradient`).
     cuda_graphs: Callable[[Passes, Any, Any, Hashable], Results] | None = None
+    # Makes, for a model, the operation that follows each of a worker's own steps; None: there is none.
     proximal: Callable[[nn.Module], Proximal] | None = None
+    # Names of modules that stay in evaluation mode during training, such as frozen batch normalisation.
     evaluated: tuple[str, ...] = ()
     skips: bool = False  # whether the model may leave out trained parameters in some minibatches
 
@@ -182,28 +173,21 @@ def shares(reports: Sequence[ShardReport]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of an epoch since the backend began to work on it; every minibatch counted as used is in the parameters.
-
-    Attributes
-    ----------
-    frames, loss_sum, correct
-        Of the used minibatches: number of frames, sum of their losses, and number classified correctly.
-    returned, restarts
-        Minibatches that dead workers returned, and workers that were replaced.
-    up, down
-        Bytes that all workers sent and received; 0 where nothing is sent.
-    """
+    """Progress of an epoch since the backend began to work on it; every minibatch counted as used is in the parameters."""
 
     used: int = 0
     stale: int = 0
     refused: int = 0
+    # Of the used minibatches: number of frames, sum of their losses, and number classified correctly.
     frames: int = 0
     loss_sum: float = 0.0
     correct: int = 0
     seconds: float = 0.0  # training time, without held-out evaluations and start-up; virtual in a simulation
     versions: int = 0  # number of published updates
+    # Minibatches that dead workers returned, and workers that were replaced.
     returned: int = 0
     restarts: int = 0
+    # Bytes that all workers sent and received; 0 where nothing is sent.
     up: int = 0
     down: int = 0
     missed: int = 0  # how often one partition of the server did not apply a minibatch that others applied

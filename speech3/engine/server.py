@@ -47,36 +47,27 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class ServerMemory:
-    """The server's arrays. An axis of size 2 is the two buffers, of which number `version % 2` is the published one.
-
-    Attributes
-    ----------
-    state_2K, velocity_2P, squares_2P
-        float32: parameters and the model's buffers; the server's momentum; Adagrad's sums of squares. Those that are
-        not needed are empty, and all three are if the server is on a GPU.
-    journal_S2J
-        int64, for each buffer, of the push that wrote it: how many minibatches it had, its staleness, and the
-        minibatches' numbers.
-    ended_S
-        float64: when a push was last published, on the clock `time.monotonic`; 0: none yet in this epoch.
-    order
-        float64 (5,): the epoch that shards must work on (0: none, -1: exit), and base, warmup, decay and last of its
-        `Rate`.
-    shards_N
-        float64 (N, `Status`): the status of each shard: counts and seconds of the epoch, the epoch that it works on
-        (0: none), its current activity and when that began, as a heartbeat (`backends/processes.py`).
-    """
+    """The server's arrays. An axis of size 2 is the two buffers, of which number `version % 2` is the published one."""
 
     version_S: np.ndarray  # int64: storing a new version publishes what was written into the other buffer
+    # float32: parameters and the model's buffers; the server's momentum; Adagrad's sums of squares. Those that are not
+    # needed are empty, and all three are if the server is on a GPU.
     state_2K: np.ndarray
     velocity_2P: np.ndarray
     squares_2P: np.ndarray
+    # int64, for each buffer, of the push that wrote it: how many minibatches it had, its staleness, and the
+    # minibatches' numbers.
     journal_S2J: np.ndarray
+    # float64: when a push was last published, on the clock `time.monotonic`; 0: none yet in this epoch.
     ended_S: np.ndarray
     syncing_S: np.ndarray  # int64: 1 while a shard syncs with the partition; it remains 1 if that shard dies
     states: MinibatchStates  # what became of each minibatch
     cursor: np.ndarray  # int64 (2,): see `pool.MinibatchQueue`
+    # float64 (5,): the epoch that shards must work on (0: none, -1: exit), and base, warmup, decay and last of its
+    # `Rate`.
     order: np.ndarray
+    # float64 (N, `Status`): the status of each shard: counts and seconds of the epoch, the epoch that it works on (0:
+    # none), its current activity and when that began, as a heartbeat (`backends/processes.py`).
     shards_N: np.ndarray
 
     @classmethod
@@ -130,21 +121,14 @@ def _aligned(size: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """A view of one partition of the server; every process that opens the memory has its own view.
-
-    Attributes
-    ----------
-    number
-        The index of its version and journal in `memory`.
-    max_push
-        How far a push may move the parameters, relative to their norm; a push that moves them further is refused.
-    """
+    """A view of one partition of the server; every process that opens the memory has its own view."""
 
     memory: ServerMemory
-    number: int
+    number: int  # the index of its version and journal in `memory`
     buffers: Sequence[ServerVectors]  # the two buffers, in the memory of the CPU or of a GPU
     optimizer: ServerOptimizer
     max_staleness: int | None  # pushes with a greater staleness are dropped; None: no push is too stale
+    # How far a push may move the parameters, relative to their norm; a push that moves them further is refused.
     max_push: float
 
     @property

@@ -135,34 +135,27 @@ class Push:
 
     `pack` encodes it before the partition is locked, and `unpack` decodes the reply after the partition is released, so
     that no shard waits for another's codec.
-
-    Attributes
-    ----------
-    fetched_P
-        With local updates, the parameters as fetched: the push is these minus the shard's own. A push without a fetch
-        sets them to the shard's own parameters, and a fetch without a push adds to them what was not pushed, so that
-        the difference stays the push.
-    version
-        The partition's version at the last fetch, plus one for each of the shard's pushes since. The staleness of the
-        push is the partition's version minus this: the number of versions that other shards have published.
-    packed
-        The encoded push, as the server sees it, between `pack` and the sync; None if there is none or it is not finite.
-    fetched, complete, replaced, kept_P
-        Between the sync and `unpack`: whether parameters were fetched, whether they need no more work, whether the
-        buffers were fetched, too (they are the shard's own after its push), and what was not pushed.
     """
 
     own: Flat  # the partition's slice of the shard's copy
+    # With local updates, the parameters as fetched: the push is these minus the shard's own. A push without a fetch
+    # sets them to the shard's own parameters, and a fetch without a push adds to them what was not pushed, so that the
+    # difference stays the push.
     fetched_P: Tensor | None
     push_P: Tensor | None  # without local updates, the learning rate times the sum of the gradients
     wire: Wire = field(default_factory=Wire)  # what encodes the push and decodes the reply
+    # The partition's version at the last fetch, plus one for each of the shard's pushes since. The staleness of the
+    # push is the partition's version minus this: the number of versions that other shards have published.
     version: int = -1
     numbers: list[int] = field(default_factory=list)  # the numbers of the minibatches in the push
     distance: int = 0  # minibatches since the last fetch
     finite: bool = True  # false once a loss or a gradient was not finite
     push_due: bool = True
     fetch_due: bool = True
+    # The encoded push, as the server sees it, between `pack` and the sync; None if there is none or it is not finite.
     packed: ShardVectors | None = None
+    # Between the sync and `unpack`: whether parameters were fetched, whether they need no more work, whether the
+    # buffers were fetched, too (they are the shard's own after its push), and what was not pushed.
     fetched: bool = False
     complete: bool = False
     replaced: bool = False

@@ -121,10 +121,7 @@ def _simulated(training: TrainingConfig, parts: WorkerParts, clock: Times) -> Ba
 def check_workers(training: TrainingConfig) -> None:
     """Refuse more workers than cores (in backend ddp, than GPUs), and settings that the backend does not support.
 
-    Raises
-    ------
-    Speech3Error
-        The message names the keys and what this machine has.
+    Raises `Speech3Error`: the message names the keys and what this machine has.
     """
     # Workers and what each needs of this machine.
     world, workers = training.world, training.workers

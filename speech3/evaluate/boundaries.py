@@ -66,10 +66,8 @@ def read_times(path: Path, level: Level | None = None, tiers: Mapping[Level, str
         Names of the tiers in TextGrids; by default those whose name, without that of a speaker, is ``words`` or
         ``phones`` (also ``word``, ``phone``; any letter case).
 
-    Raises
-    ------
-    Speech3Error
-        There is nothing to read; a file is broken; a tier is missing everywhere; a CTM's level is unknown.
+    Raises `Speech3Error`: there is nothing to read; a file is broken; a tier is missing everywhere; a CTM's level is
+    unknown.
     """
     if not path.exists():
         raise MissingError(f"{path}: no such file or folder")
@@ -221,10 +219,7 @@ def figures(errors_s: Sequence[float]) -> dict[str, float]:
 def compare(reference: Times, hypothesis: Times) -> BoundaryErrors:
     """Compare all utterances that both sides have.
 
-    Raises
-    ------
-    Speech3Error
-        The sides have no level or no utterance in common, or no word or phone of them matches.
+    Raises `Speech3Error`: the sides have no level or no utterance in common, or no word or phone of them matches.
     """
     levels = [level for level in LEVELS if level in reference.tracks and level in hypothesis.tracks]
     if not levels:
@@ -371,10 +366,7 @@ def compare_boundaries(
         Called with two consecutive phones of the reference: whether to set their boundary apart, as one that the
         reference does not mark.
 
-    Raises
-    ------
-    Speech3Error
-        No utterance is in both with the same phones.
+    Raises `Speech3Error`: no utterance is in both with the same phones.
     """
     counted: list[float] = []
     set_apart: list[float] = []

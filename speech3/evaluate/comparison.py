@@ -131,10 +131,7 @@ def _error_rate(path: Path) -> tuple[str | None, float | None, str]:
 def compare_runs(paths: Sequence[Path]) -> Comparison:
     """Compare run directories; the baseline is the first run of one worker with plain SGD, real or simulated.
 
-    Raises
-    ------
-    Speech3Error
-        None of `paths` is a run directory with a curve; the message gives the reason for each.
+    Raises `Speech3Error`: none of `paths` is a run directory with a curve; the message gives the reason for each.
     """
     names = [path.resolve().name for path in paths]
     if len(set(names)) < len(names):

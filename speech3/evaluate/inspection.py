@@ -232,10 +232,8 @@ class Inspection:
 def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> Inspection:
     """Compute statistics and a picture of a file; of a recording with the features of `preset`.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, damaged, or not of a supported kind (the message lists these); it has no such utterance.
+    Raises `Speech3Error`: the file is missing, damaged, or not of a supported kind (the message lists these); it has no
+    such utterance.
     """
     if not path.is_file():
         what = "a directory; pass one of its files" if path.is_dir() else "no such file"

@@ -384,10 +384,7 @@ def best_of(systems: Sequence[System], metric: Metric) -> System:
 def write_report(path: Path | str, report: Report) -> None:
     """Write the page, which needs no other file and no network.
 
-    Raises
-    ------
-    Speech3Error
-        The report has no system, or `path` cannot be written.
+    Raises `Speech3Error`: the report has no system, or `path` cannot be written.
     """
     if not report.systems:
         raise MissingError(f"{path}: no system was scored; run the stages decode and score first")

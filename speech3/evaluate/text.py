@@ -190,10 +190,7 @@ def _parse_kaldi(path: Path | str, lines: list[str]) -> dict[str, str]:
 def read_text(path: Path | str) -> dict[str, str]:
     """Read a Kaldi text file: utterance id to its words; a line with only an id is an utterance without words.
 
-    Raises
-    ------
-    Speech3Error
-        The file is missing, not UTF-8, of another format, or names an utterance twice.
+    Raises `Speech3Error`: the file is missing, not UTF-8, of another format, or names an utterance twice.
     """
     lines = _lines(path)
     if kind := formats.format_of(path, lines):
@@ -296,11 +293,8 @@ def read_all(
     normalize
         Is applied to words before alternatives in the reference are compared with a hypothesis.
 
-    Raises
-    ------
-    Speech3Error
-        A file is missing, empty, or of an unknown or mixed format; ids are repeated, or the files have too few in
-        common; plain files differ in their number of lines; a hypothesis has alternatives.
+    Raises `Speech3Error`: a file is missing, empty, or of an unknown or mixed format; ids are repeated, or the files
+    have too few in common; plain files differ in their number of lines; a hypothesis has alternatives.
     """
     # The format of each file.
     files = [_lines(path) for path in paths]

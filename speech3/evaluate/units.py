@@ -41,10 +41,7 @@ def excitement(
 ) -> Excitement:
     """The responses of a unit (from 0) of a fully connected hidden layer (from 1) to the first hour of packed frames.
 
-    Raises
-    ------
-    Speech3Error
-        The network has no such unit, is not of the family dnn or cnn, or reads other features.
+    Raises `Speech3Error`: the network has no such unit, is not of the family dnn or cnn, or reads other features.
     """
     module = _module_of(model, layer, unit)
     if frames.dim != model.feat_dim:

@@ -161,12 +161,9 @@ def parse(text_C, at, line, table, last, found):  # type: ignore[no-untyped-def]
 def read_arpa(path: Path | str) -> ArpaLm:
     """Read an ARPA file, compressed or not.
 
-    Raises
-    ------
-    Speech3Error
-        With file and line: no ``\\data\\`` header, invalid counts or counts that differ from the sections, a missing
-        section, an n-gram line that is malformed, repeated or has words that are not 1-grams, a truncated file, no
-        n-grams, no ``<s>`` or ``</s>``.
+    Raises `Speech3Error`: with file and line: no ``\\data\\`` header, invalid counts or counts that differ from the
+    sections, a missing section, an n-gram line that is malformed, repeated or has words that are not 1-grams, a
+    truncated file, no n-grams, no ``<s>`` or ``</s>``.
     """
     path = Path(path)
     parser = None

@@ -101,11 +101,8 @@ def guess_pronunciations(
     kept
         A file to keep what was learnt from the lexicon in.
 
-    Raises
-    ------
-    Speech3Error
-        There is neither a lexicon nor a language, espeak-ng does not know the language or pronounces too few words of
-        the lexicon, or most of the training text cannot be pronounced.
+    Raises `Speech3Error`: there is neither a lexicon nor a language, espeak-ng does not know the language or pronounces
+    too few words of the lexicon, or most of the training text cannot be pronounced.
     """
     if spelled:
         words = _by_letters(wanted, counts, graphemes, lang or "")

@@ -172,10 +172,7 @@ def find_pronunciations(
 
     `trained`: the phones are to be trained on the data, so rare ones are replaced by similar ones.
 
-    Raises
-    ------
-    Speech3Error
-        There is neither a lexicon nor a language, or most words cannot be pronounced.
+    Raises `Speech3Error`: there is neither a lexicon nor a language, or most words cannot be pronounced.
     """
     if not (lexicon or rules.lang or rules.spelled):
         raise DataError(
@@ -229,10 +226,8 @@ def train_aligner(
     Other recordings are resampled. Long and silent utterances, and those that are too short for their words, are left
     out of training; they may still be aligned.
 
-    Raises
-    ------
-    Speech3Error
-        There are no pronunciations (`find_pronunciations`), or a quarter of the utterances cannot be aligned.
+    Raises `Speech3Error`: there are no pronunciations (`find_pronunciations`), or a quarter of the utterances cannot be
+    aligned.
     """
     with tempfile.TemporaryDirectory(prefix="speech3-align-") as scratch:
         work = Path(scratch)
@@ -321,10 +316,7 @@ def map_aligner(data: DataDir, rules: TextRules, lexicon: Path | None, out: Path
 
     None if the pronunciations are in neither IPA nor TIMIT's symbols.
 
-    Raises
-    ------
-    Speech3Error
-        There are no pronunciations (`find_pronunciations`).
+    Raises `Speech3Error`: there are no pronunciations (`find_pronunciations`).
     """
     data = find_pronunciations(data, rules, lexicon, out, trained=False)
     found = in_phones_of(mark_positions(read_lexicon(out / "lexicon.txt")))
@@ -450,10 +442,7 @@ class Aligner:
         jobs
             Processes; with more than one, a script needs the guard ``if __name__ == "__main__":``. 0: one per core.
 
-        Raises
-        ------
-        Speech3Error
-            There is nothing to train on, or too much of it cannot be aligned.
+        Raises `Speech3Error`: there is nothing to train on, or too much of it cannot be aligned.
         """
         if lexicon and graphemes:
             raise SettingError(f"lexicon={lexicon}: graphemes=True makes the pronunciations; remove one of them")
@@ -489,10 +478,8 @@ class Aligner:
         text
             What is said, as it is written: letter case and punctuation do not matter.
 
-        Raises
-        ------
-        Speech3Error
-            The recording is silent or too short for the text, there is no text, or most of its words are unknown.
+        Raises `Speech3Error`: the recording is silent or too short for the text, there is no text, or most of its words
+        are unknown.
         """
         if not isinstance(text, str):
             raise SettingError(f"text={text!r}: pass what is said as a string")

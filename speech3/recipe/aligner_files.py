@@ -80,28 +80,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Source:
-    """What was read.
+    """What was read."""
 
-    Attributes
-    ----------
-    data
-        The utterances; transcripts of a folder are in plain words.
-    targets
-        Each recording that has a transcript and can be read, by its name in `data`, even without usable utterances.
-    rate_hz
-        The sample rate for a model that is trained on it.
-    lexicon
-        ``lang/lexicon.txt`` in the source, if there is one.
-    faults
-        What is left out, and warnings.
-    """
-
-    data: DataDir
+    data: DataDir  # the utterances; transcripts of a folder are in plain words
+    # Each recording that has a transcript and can be read, by its name in `data`, even without usable utterances.
     targets: Mapping[str, Target]
     plain: bool
-    rate_hz: int
-    lexicon: Path | None = None
-    faults: list[Fault] = field(default_factory=list)
+    rate_hz: int  # the sample rate for a model that is trained on it
+    lexicon: Path | None = None  # ``lang/lexicon.txt`` in the source, if there is one
+    faults: list[Fault] = field(default_factory=list)  # what is left out, and warnings
 
     @property
     def speech_s(self) -> float:
@@ -127,10 +114,7 @@ def read_source(
     apart
         A folder in `source` that is not searched.
 
-    Raises
-    ------
-    Speech3Error
-        There is nothing to align, or `text` is passed with more than one recording.
+    Raises `Speech3Error`: there is nothing to align, or `text` is passed with more than one recording.
     """
     if not source.exists():
         raise MissingError(f"{source}: no such recording, folder or data directory")

@@ -148,11 +148,8 @@ def _marks(source: Source) -> dict[str, str]:
 def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
     """Align everything in a source, with a model that is trained on it unless one is given.
 
-    Raises
-    ------
-    Speech3Error
-        The source or the model cannot be used, `out` is `path` or holds other files of the same names, or nothing could
-        be aligned. All files are written before the last of these errors is raised.
+    Raises `Speech3Error`: the source or the model cannot be used, `out` is `path` or holds other files of the same
+    names, or nothing could be aligned. All files are written before the last of these errors is raised.
     """
     # What to align, and with which model.
     _check_place(path, out)

@@ -163,11 +163,8 @@ def make_rescoring_lm(e: Experiment) -> None:
 def check_given(e: Experiment) -> None:
     """Read the models and the text that were given, to find a fault in them now and not after hours of training.
 
-    Raises
-    ------
-    Speech3Error
-        A model is damaged, the text cannot be read or has symbols such as `<s>`, or `lm.rescore` is an order and there
-        is no text.
+    Raises `Speech3Error`: a model is damaged, the text cannot be read or has symbols such as `<s>`, or `lm.rescore` is
+    an order and there is no text.
     """
     lm = e.recipe.lm
     if lm.grammar:

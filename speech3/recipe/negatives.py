@@ -35,10 +35,8 @@ _MOST_HELD_OUT = 100  # five minutes
 def make_data(e: Experiment) -> None:
     """Write the training data with negatives, and the negatives for tuning.
 
-    Raises
-    ------
-    Speech3Error
-        The directory of recordings is missing or has none, or a word of the domain is said in all of them.
+    Raises `Speech3Error`: the directory of recordings is missing or has none, or a word of the domain is said in all of
+    them.
     """
     given = e.recipe.negatives
     assert given is not None

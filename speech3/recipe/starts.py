@@ -39,10 +39,8 @@ def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
 
     `init` is a model directory, or the directory of a recipe's run, whose networks of the same names are taken.
 
-    Raises
-    ------
-    Speech3Error
-        There is no such network, the recipe has none of its kind, or its features differ; the message says what to do.
+    Raises `Speech3Error`: there is no such network, the recipe has none of its kind, or its features differ; the
+    message says what to do.
     """
     if recipe.init is None:
         return {}

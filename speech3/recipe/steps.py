@@ -153,42 +153,22 @@ def _move(source: Path, target: Path) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a recipe.
+    """One step of a recipe."""
 
-    Attributes
-    ----------
-    name
-        ``stage`` or ``stage/part``.
-    config
-        The settings that affect its result, as plain values, by the recipe's keys.
-    open_keys
-        Those whose values do not count, as they are not known before the amount of speech is (``model.width``), or do
-        not affect the result (``training.device``); with all keys below them.
-    needs
-        Names of the steps that must run before it.
-    inputs
-        Files or directories from outside the experiment.
-    outputs
-        Files or directories that exist when the step is done.
-    owns
-        Directory that is made anew at each start of the step, but kept if the step was killed and can resume. That of
-        a finished run is put aside until the step has succeeded, and put back if it fails.
-    bulky
-        It is not put aside but removed at once: the disk may not hold it twice.
-    elastic
-        Keys that may change when the step was killed and resumes, although they count.
-    """
-
-    name: str
+    name: str  # ``stage`` or ``stage/part``
     run: Callable[[], None]
-    config: Any
-    outputs: Sequence[Path]
-    needs: Sequence[str] = ()
-    inputs: Sequence[Path] = ()
+    config: Any  # the settings that affect its result, as plain values, by the recipe's keys
+    outputs: Sequence[Path]  # files or directories that exist when the step is done
+    needs: Sequence[str] = ()  # names of the steps that must run before it
+    inputs: Sequence[Path] = ()  # files or directories from outside the experiment
+    # Directory that is made anew at each start of the step, but kept if the step was killed and can resume. That of a
+    # finished run is put aside until the step has succeeded, and put back if it fails.
     owns: Path | None = None
+    # Those whose values do not count, as they are not known before the amount of speech is (``model.width``), or do not
+    # affect the result (``training.device``); with all keys below them.
     open_keys: Sequence[str] = ()
-    elastic: Sequence[str] = ()
-    bulky: bool = False
+    elastic: Sequence[str] = ()  # keys that may change when the step was killed and resumes, although they count
+    bulky: bool = False  # it is not put aside but removed at once: the disk may not hold it twice
 
     @property
     def stage(self) -> str:
@@ -249,10 +229,7 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
     to_stage
         Later stages are left out.
 
-    Raises
-    ------
-    Speech3Error
-        A stage is unknown, an input is missing, or a stage before `from_stage` is not done.
+    Raises `Speech3Error`: a stage is unknown, an input is missing, or a stage before `from_stage` is not done.
     """
     stages = list(dict.fromkeys(step.stage for step in steps))
     for stage in (from_stage, to_stage):
@@ -427,10 +404,8 @@ def _alone(out: Path) -> Iterator[None]:
 def run_plan(plans: Sequence[Plan], out: Path, first: int = 0, end: int | None = None) -> None:
     """Run the plans from `first` up to `end` in order, skipping steps that are done.
 
-    Raises
-    ------
-    Speech3Error
-        Another run is using `out`, or a step ended without writing its outputs; also what the steps raise.
+    Raises `Speech3Error`: another run is using `out`, or a step ended without writing its outputs; also what the steps
+    raise.
     """
     chosen = list(enumerate(plans, 1))[first:end]
     with _alone(out):

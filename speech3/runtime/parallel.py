@@ -74,10 +74,7 @@ def parallel_map(
     With one job, everything runs in this process, as it does if it takes at most two seconds, unless `start_at_once`
     says that every item takes long. `function` is pickled, so it is a module-level function or a partial of one.
 
-    Raises
-    ------
-    Speech3Error
-        From `function`, or because a worker process died (the message says how).
+    Raises `Speech3Error`: from `function`, or because a worker process died (the message says how).
     """
     alone = (_alone(function, item) for item in items)
     if start_at_once and jobs > 1 and len(items) > 1:
@@ -166,10 +163,7 @@ def worker_context(at_once: Sequence[str] = ()) -> Any:
     this function: importing PyTorch takes two seconds of a core in each process that is spawned. The server stays until
     this process exits; it has an environment and an output of its own (see `Surroundings`).
 
-    Parameters
-    ----------
-    at_once
-        Modules that the workers will need: the server starts to import them at once, while this process goes on.
+    `at_once`: modules that the workers will need: the server starts to import them at once, while this process goes on.
     """
     # A worker that starts processes itself, such as a shard that reads with a DataLoader, must not wait for imports.
     if START_METHOD == "forkserver" and multiprocessing.parent_process() is None:

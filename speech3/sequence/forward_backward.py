@@ -371,10 +371,7 @@ def value_and_gradient(y_BTS: Tensor, graph: Graph, leak: float, a_BTS: Tensor |
 
     With accuracies: the expected accuracy of the chunk's paths, summed over frames, and its gradient.
 
-    Parameters
-    ----------
-    a_BTS
-        Accuracy of each pdf in each frame, of the type of `y_BTS`.
+    `a_BTS`: accuracy of each pdf in each frame, of the type of `y_BTS`.
     """
     y_TSB = y_BTS.detach().permute(1, 2, 0).contiguous()
     a_TSB = None if a_BTS is None else a_BTS.detach().permute(1, 2, 0).contiguous()

@@ -159,16 +159,11 @@ class LfMmi:
     ) -> tuple[Tensor, Tensor]:
         """Mean loss over frames of chunks that fit their transcript, and how many predict the numerator's best pdf.
 
-        Parameters
-        ----------
-        outputs
-            (B, T, S), or two such tensors: the second is trained by cross-entropy.
+        `outputs`: (B, T, S), or two such tensors: the second is trained by cross-entropy.
 
-        Raises
-        ------
-        Speech3Error
-            The number of the network's outputs differs from that of the denominator's pdfs; none of many chunks fits
-            its transcript (of a few, as in an epoch's last minibatch, that may be chance: their loss is zero).
+        Raises `Speech3Error`: the number of the network's outputs differs from that of the denominator's pdfs; none of
+        many chunks fits its transcript (of a few, as in an epoch's last minibatch, that may be chance: their loss is
+        zero).
         """
         y_BTS, second_BTS = outputs if isinstance(outputs, tuple) else (outputs, None)
         if y_BTS.shape[2] != self.denominator.num_pdfs:

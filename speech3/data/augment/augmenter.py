@@ -194,10 +194,7 @@ class Augmenter:
         done
             What was done, such as ``reverb=rt60:0.41s noise=coloured,12.3dB``, or ``clean`` if nothing was.
 
-        Raises
-        ------
-        Speech3Error
-            A noise, an impulse response or the speech of other speakers cannot be read.
+        Raises `Speech3Error`: a noise, an impulse response or the speech of other speakers cannot be read.
         """
         rng = np.random.default_rng((self.seed, seed_of(key or utterance.id)))
         chain = _Chain(self, wave_S, sample_rate_hz, utterance, rng)
@@ -375,11 +372,8 @@ def augment_data(
     done to it. ``out/skipped.txt`` lists the utterances that cannot be read, if there are any. The result does not
     depend on the number of processes, `jobs` (0: one per core).
 
-    Raises
-    ------
-    Speech3Error
-        As for `make_augmenter`; a noise or impulse response cannot be read; more than 5 % of the utterances cannot be
-        used; `out` is the directory to augment.
+    Raises `Speech3Error`: as for `make_augmenter`; a noise or impulse response cannot be read; more than 5 % of the
+    utterances cannot be used; `out` is the directory to augment.
     """
     if out.resolve() == data.path.resolve():
         raise OccupiedError(f"{out}: this is the directory to augment; choose another one for the copies")
@@ -449,11 +443,8 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
     A factor of 1.1 is a tenth faster and higher in pitch; ids and speakers of that copy begin with ``sp1.1-``. `jobs`
     is the number of processes; 0: one per core.
 
-    Raises
-    ------
-    Speech3Error
-        A factor is not between a half and two, or is one; a copy already exists; more than 5 % of the utterances cannot
-        be read. The others of which there is no copy are listed.
+    Raises `Speech3Error`: a factor is not between a half and two, or is one; a copy already exists; more than 5 % of
+    the utterances cannot be read. The others of which there is no copy are listed.
     """
     for factor in factors:
         if not 0.5 <= factor <= 2.0 or factor == 1.0:

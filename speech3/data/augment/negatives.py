@@ -42,10 +42,7 @@ def write_negatives(
     The utterances of `data` are in it, too, unless the negatives are to be `alone`. `others` are recordings of other
     speech; without any, that of `data` is shuffled. Ids begin with ``neg-``; each negative is a speaker of its own.
 
-    Raises
-    ------
-    Speech3Error
-        `data` already has negatives; too many recordings in a row cannot be read.
+    Raises `Speech3Error`: `data` already has negatives; too many recordings in a row cannot be read.
     """
     if taken := next((key for key in data.utterances if key.startswith("neg-")), None):
         raise DataError(f"{data.path}: has an utterance {taken}, but ids of negatives begin with neg-; rename it")

@@ -69,24 +69,18 @@ class OneWorker:
 
 @dataclass(frozen=True)
 class Times:
-    """The times on the virtual clock, in seconds.
-
-    Attributes
-    ----------
-    failures
-        (worker, seconds of training): the worker dies at that time, and is replaced `restart_s` later.
-    hangs
-        (worker, seconds of training): the worker hangs at that time, is killed `notice_s` later, and is then replaced
-        like one that died.
-    """
+    """The times on the virtual clock, in seconds."""
 
     compute_s: tuple[float, ...]  # time of a minibatch, for each worker
     sync_s: float  # time for which a sync occupies the server; each of S partitions is occupied for `sync_s` / S
     jitter: float = 0.0  # standard deviation of the logarithm of compute times
+    # (worker, seconds of training): the worker dies at that time, and is replaced `restart_s` later.
     failures: tuple[tuple[int, float], ...] = ()
     restart_s: float = 5.0
     bandwidth: float = math.inf  # bytes per second of each link
     latency_s: float = 0.0  # latency of a message; a sync sends two
+    # (worker, seconds of training): the worker hangs at that time, is killed `notice_s` later, and is then replaced
+    # like one that died.
     hangs: tuple[tuple[int, float], ...] = ()
     notice_s: float = LEAST_S
 

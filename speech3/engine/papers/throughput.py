@@ -41,17 +41,12 @@ class Sent:
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of a step for one worker on this machine.
-
-    Attributes
-    ----------
-    float32, ternary
-        The exchange of float32 gradients, which is the same for any number of workers, and that of ternary gradients,
-        for each number of workers.
-    """
+    """The costs of a step for one worker on this machine."""
 
     frames: float  # mean number of frames in a minibatch
     compute_s: float  # seconds to compute a minibatch's gradient and update the parameters
+    # The exchange of float32 gradients, which is the same for any number of workers, and that of ternary gradients, for
+    # each number of workers.
     float32: Sent
     ternary: dict[int, Sent]
 
@@ -73,15 +68,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """A claim about the gain, and how often it holds from one point to the next.
-
-    Attributes
-    ----------
-    steps
-        Number of steps from one point to the next in which the gain changes by more than `LEVEL` of the smaller gain.
-    """
+    """A claim about the gain, and how often it holds from one point to the next."""
 
     claim: str
+    # Number of steps from one point to the next in which the gain changes by more than `LEVEL` of the smaller gain.
     steps: int
     level: int  # number of the other steps, which are no evidence for or against the claim
     against: tuple[tuple[Point, Point], ...]  # the pairs of points, among `steps`, that contradict the claim
@@ -94,15 +84,9 @@ _More = Callable[[Point], float]  # what they differ in
 def measure_costs(parts: WorkerParts, codec: CodecConfig, workers: Sequence[int]) -> Costs:
     """Measure the costs on the device of `parts`, which must not be used again; times are medians over some rounds.
 
-    Parameters
-    ----------
-    workers
-        Numbers of workers for which to measure ternary gradients.
+    `workers`: numbers of workers for which to measure ternary gradients.
 
-    Raises
-    ------
-    Speech3Error
-        The loss or gradient of the first minibatch is not finite.
+    Raises `Speech3Error`: the loss or gradient of the first minibatch is not finite.
     """
     sgd = Sgd(parts.model)
     parts.begin_training()
@@ -172,10 +156,7 @@ def throughputs(
 def conclusions(points: Sequence[Point], connected: dict[str, float]) -> list[Conclusion]:
     """TernGrad's three conclusions, each tested on all pairs of points that differ by one step in that respect only.
 
-    Parameters
-    ----------
-    connected
-        For each neural network, the share of its parameters that are used once per frame.
+    `connected`: for each neural network, the share of its parameters that are used once per frame.
     """
     claims: dict[str, tuple[_Same, _More]] = {
         "more workers gain more": (lambda p: (p.network, p.bandwidth), lambda p: p.workers),
