@@ -25,9 +25,9 @@ from speech3.config import (
     parse,
     presets,
     read_yaml,
+    reading as module,
     shipped,
 )
-from speech3.config import reading as module
 from speech3.errors import SettingError, Speech3Error
 from speech3.recipe.experiment import CORPORA
 

@@ -329,6 +329,7 @@ def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float
         head, found = stream.read(1024), examine(stream)
     except OSError as error:
         raise AudioError("unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable") from error
+    # What is wrong with the file before any decoder reads it: empty, cut short, or no audio.
     if not head:
         raise AudioError("empty audio", name, "is empty (0 bytes)", "get the file again, or remove the utterance")
     if head.startswith((b"\0\5\x16\7", b"\0\5\x16\0")):
@@ -346,6 +347,7 @@ def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float
         if what:
             raise AudioError("unreadable audio", name, f"is {what}, not audio", what_to_do) from error
         raise AudioError("unreadable audio", name, f"is not audio that libsndfile reads ({reason})", remedy) from error
+    # What libsndfile reads but no recording has.
     if not is_rate(sound.samplerate):
         sound.close()
         problem = f"has a sample rate of {sound.samplerate} Hz by its header, at which no speech is recorded"
@@ -353,6 +355,7 @@ def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float
     if sound.format == "XI":
         sound.close()
         raise AudioError("unreadable audio", name, "is an instrument (XI), which has no sample rate", remedy)
+    # Usable: with how far its header may be trusted.
     if 0 < sound.frames < _UNKNOWN_LENGTH:
         unknown = f"is {sound.format}, whose end may be missing: its header is not compared with its content"
         return sound, found.missing_s, found.claim or ("" if sound.format in _EXAMINED else unknown)

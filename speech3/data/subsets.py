@@ -265,6 +265,7 @@ def combine(parts: Sequence[DataDir], out: Path) -> tuple[DataDir, list[str]]:
     except Speech3Error as error:  # one part's statistics cover only some of the speaker's utterances
         statistics = {}
         left_out.append(f"cmvn.scp left out: {error}")
+    # What is lacking in one part is left out of all.
     utterances = {
         key: replace(
             utt, text=None if lacking["text"] else utt.text, gender=None if lacking["spk2gender"] else utt.gender

@@ -39,7 +39,6 @@ from speech3.hmm import (
     by_lexicon,
     differences,
     fit,
-    joined,
     lay_out_long,
     limits_of,
     match,
@@ -50,6 +49,7 @@ from speech3.hmm import (
     phone_segments,
     spoken,
     suspicions,
+    tracks,
     unknown_words,
     usable_transcripts,
     with_new_words,
@@ -83,21 +83,9 @@ class FoundAlignment:
 
     def tracks(self) -> tuple[Mapping[str, list[Segment]], Mapping[str, list[Segment]]]:
         """Words and phones of each utterance, in seconds from its beginning; the parts of long ones are joined."""
-        clock, known = self.recognizer.clock, self.aligned.confidences
-        lexicon, found = self.recognizer.hmm.lexicon, self.aligned.alignments
-
-        def phones_of(key: str) -> list[Segment]:
-            return phone_segments(found[key], lexicon, clock, self.durations_s.get(key), known.get(key))
-
-        def words_of(key: str) -> list[Segment]:
-            sure, said = known[key].words_W if key in known else None, (self.texts[key] or "").split()
-            return word_segments(found[key], said, clock, self.durations_s.get(key), sure)
-
-        words: Mapping[str, list[Segment]] = ComputedMapping(found, words_of)
-        phones: Mapping[str, list[Segment]] = ComputedMapping(found, phones_of)
-        if self.parts:
-            words, phones = joined(words, self.parts, clock), joined(phones, self.parts, clock)
-        return words, phones
+        found, model = self.aligned, self.recognizer
+        lexicon, clock = model.hmm.lexicon, model.clock
+        return tracks(found.alignments, lexicon, self.texts, clock, self.durations_s, found.confidences, self.parts)
 
 
 def align_datadir(
@@ -200,6 +188,7 @@ def find_alignment(
         transcripts.words[name] = hmm.lexicon.known((texts[name] or "").split())
         begin_s, end_s = part.times_s(clock)
         durations[name] = min(end_s, durations.get(part.utterance, end_s)) - begin_s
+    # Align, for models that adapt to speakers with their transforms, and refine boundaries on the waveforms.
     scorer, given = recognizer.scorer, PartFeats(feats, parts, config)
     searched: Mapping[str, np.ndarray] = given
     if model := speaker_model(recognizer):
@@ -213,6 +202,7 @@ def find_alignment(
         check_bad(aligned.bad, total, str(data.path), "could not be aligned")
     if corrected is not None and aligned.alignments:
         aligned = _as_corrected(aligned, corrected, recognizer, durations)
+    # What the user should look at: words without pronunciations, and doubtful transcripts.
     unknown = unknown_words({key: texts[key] for key in data.utterances}, hmm.lexicon)
     limits = limits or limits_of(aligned)
     doubtful = suspicions(aligned, texts, hmm.subsampling, limits)

@@ -130,6 +130,7 @@ def topological(source_A: np.ndarray, target_A: np.ndarray, states: int) -> np.n
 @jit
 def _topological(target, begin, waiting):  # type: ignore[no-untyped-def] # pragma: no cover
     """`waiting` has the number of arcs into each state whose sources have not been visited yet."""
+    # Kahn's algorithm: states without waiting arcs, in the order in which the last of these is removed.
     order, end = np.empty(len(waiting), np.int32), 0
     for s in range(len(waiting)):
         if waiting[s] == 0:
@@ -187,9 +188,9 @@ class Lattice:
         return self.graph_A.astype(np.float64) + acoustic_scale * self.acoustic_A.astype(np.float64) + penalty_A
 
 
-def rest_costs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
+def rest_costs(lattice: Lattice, acoustic_scale: float) -> np.ndarray:
     """(S,) float64: the cost of the best path from each state to the end, final cost included."""
-    costs_A = lattice.costs_A(acoustic_scale, word_penalty)
+    costs_A = lattice.costs_A(acoustic_scale)
     return costs_to_end(lattice.source_A, lattice.target_A, costs_A, lattice.final_S.astype(np.float64))
 
 
@@ -217,12 +218,14 @@ def costs_to_end(source, target, costs, final):  # type: ignore[no-untyped-def] 
 
 @jit
 def _best_arcs(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
+    # Arcs are sorted by source state, and lead to higher ones: from the last to the first, rest costs are final.
     rest, by = final.copy(), np.full(len(final), -1, np.int64)
     for a in range(len(source) - 1, -1, -1):
         cost = costs[a] + rest[target[a]]
         if cost < rest[source[a]]:
             rest[source[a]] = cost
             by[source[a]] = a
+    # Forwards along the best arcs; a state without one is where the path ends.
     path = [np.int64(0)]
     path.clear()
     at = 0
@@ -318,6 +321,7 @@ class LinkedFrames:
     def _lattice(self, memory: Tokens, links_L: np.ndarray, extra_H: np.ndarray, begin: int, final: bool) -> Lattice:
         arcs_L = self.graph.arcs_A4[links_L[:, kernel.LINKED_ARC]]
         frame_H = kernel.frames_of(links_L, self.graph.arcs_A4, len(extra_H))
+        # The states: tokens within the beam, by frame and then by epsilon level, which is a topological order.
         kept = np.flatnonzero((extra_H <= self.beam) & (frame_H >= 0))
         states = memory.tokens_H4[kept, STATE]
         order = np.lexsort((self.graph.level_S[states], frame_H[kept]))

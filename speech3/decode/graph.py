@@ -311,6 +311,7 @@ def build_graph(
     fst.arcs_A["weight"] += phone_costs(grammar.words)[fst.arcs_A["olabel"]]
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
         raise DataError(f"{grammar.source}: the graph is empty: this language model accepts no sentence")
+    # Write all files, graph.json last; those of an earlier graph that this one lacks are removed.
     about = {
         "num_pdfs": hmm.num_pdfs,
         "states": len(fst.final_S),

@@ -22,7 +22,7 @@ from speech3.decode.new_graph import GraphSources, make_graph
 from speech3.decode.phrases import Phrases, automaton
 from speech3.decode.trained_model import TrainedModel
 from speech3.errors import DataError, FormatError, MissingError, Speech3Error, listed
-from speech3.language import WORD_START
+from speech3.language import WORD_START, number_in
 from speech3.runtime import composed, read_utf8, say, write_text
 
 BOOST = 3.0  # default; e^3 = 20 times as probable
@@ -48,7 +48,7 @@ def parse_hot(lines: Iterable[str], path: Path | str = "hot") -> HotWords:
         if not words:
             continue
         boost = BOOST
-        if len(words) > 1 and (given := _boost(words[-1])) is not None:
+        if len(words) > 1 and (given := number_in(words[-1])) is not None:
             words, boost = words[:-1], given
             if not abs(boost) <= _MAX_BOOST:
                 raise FormatError(
@@ -64,13 +64,6 @@ def parse_hot(lines: Iterable[str], path: Path | str = "hot") -> HotWords:
     if not found:
         raise DataError(f"{path}: contains no word to boost; write one word or phrase per line")
     return {words: boost for words, (boost, _) in found.items()}
-
-
-def _boost(field: str) -> float | None:
-    try:
-        return float(field) if field[0] in "+-.0123456789" else None
-    except ValueError:
-        return None
 
 
 def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path | str) -> Graph:

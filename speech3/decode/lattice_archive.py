@@ -90,6 +90,7 @@ def _read_states(data, at, states, compact):  # type: ignore[no-untyped-def] # p
     arcs.clear()
     for each in (costs, labels, final_costs, final_labels):
         each.clear()
+    # OpenFst's layout: for each state its final weight, the number of its arcs, and the arcs.
     for s in range(states):
         at = _read_weight(data, at, compact, final_costs, final_labels, final_begin)
         leaving = _int64(data, at) if 0 <= at <= len(data) - 8 else -1
@@ -98,6 +99,7 @@ def _read_states(data, at, states, compact):  # type: ignore[no-untyped-def] # p
             if not 0 <= at <= len(data) - 8:
                 at = -1
                 break
+            # An arc: both labels, its weight, the state that it enters.
             ilabel, olabel = _int32(data, at), _int32(data, at + 4)
             at = _read_weight(data, at + 8, compact, costs, labels, begin)
             if not 0 <= at <= len(data) - 4:
@@ -106,6 +108,7 @@ def _read_states(data, at, states, compact):  # type: ignore[no-untyped-def] # p
             for number in (np.int64(s), np.int64(_int32(data, at)), np.int64(ilabel), np.int64(olabel)):
                 arcs.append(number)
             at += 4
+        # The numbers of arcs were not known before, so these were lists.
         if at < 0:
             break
     of_arcs = np.array(costs), np.array(labels), np.array(begin)
@@ -331,6 +334,7 @@ def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> L
     frame_S, odd = frames_read(source_A, target_A, frames_A[by_source], start, states)
     if odd >= 0:
         raise FormatError(f"{where}: not a lattice: paths to state {odd} read different numbers of frames")
+    # Renumber what is reachable from the start.
     used, kept = order_S[frame_S[order_S] >= 0], by_source[frame_S[source_A] >= 0]
     number_S[used] = np.arange(len(used))
     source_A, target_A = (number_S[arcs_A4[kept, column]].astype(np.int32) for column in (0, 1))
@@ -343,6 +347,7 @@ def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> L
             raise FormatError(f"{where}: has acoustic costs on final states; determinise it with Kaldi first")
         ilabel_A = arcs_A4[kept, 2].astype(np.int32)
         return Lattice(source_A, target_A, ilabel_A, olabel_A, graph_A, acoustic_A, graph_S, frame_S, True)
+    # The pdfs of a compact lattice's arcs, in the new order of the arcs.
     picked_K, begin_A1 = joined_ranges(body.begin_A1[kept], np.diff(body.begin_A1)[kept])
     pdfs_K, begins = body.labels_K[picked_K] - np.int32(1), body.final_begin_S1.tolist()
     final_pdfs_S = tuple(

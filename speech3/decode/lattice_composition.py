@@ -185,6 +185,7 @@ def _tidied(lm, elements, fresh):  # type: ignore[no-untyped-def] # pragma: no c
     best = np.inf
     for number in range(fresh, len(elements)):
         best = min(best, elements[number][1])
+    # An element is superfluous if another one reaches its state by back-off arcs at no higher cost.
     for number in range(fresh, len(elements)):
         state, cost = elements[number]
         cost += lm.backoff_cost_S[state]
@@ -196,6 +197,7 @@ def _tidied(lm, elements, fresh):  # type: ignore[no-untyped-def] # pragma: no c
                     elements[other] = (there, np.inf)
             cost += lm.backoff_cost_S[state]
             state = lm.backoff_S[state]
+    # Close the gaps.
     kept = fresh
     for number in range(fresh, len(elements)):
         state, cost = elements[number]
@@ -227,8 +229,10 @@ def number_of_set(elements, first, newest, newest_same):  # type: ignore[no-unty
     hash of their states are chained: `newest` has the newest of them by hash, `newest_same` the one before each set.
     """
     fresh, key = first[-1], _SEED
+    # A hash of the states, without the costs, which may differ by rounding.
     for number in range(fresh, len(elements)):
         key = (key ^ np.uint64(elements[number][0])) * _PRIME
+    # Compare with the sets of the same hash, from the newest to the oldest.
     latest = newest[key] if key in newest else -1  # noqa: SIM401  # numba: get may be None
     found = latest
     while found >= 0 and not _alike(elements, first[found], first[found + 1], fresh):
@@ -378,6 +382,7 @@ def pruned(lattice: WordLattice, acoustic_scale: float, beam: float) -> WordLatt
     costs_A, final_S = lattice.costs_A(acoustic_scale), lattice.final_costs_S(acoustic_scale)
     rest_S = costs_to_end(lattice.source_A, lattice.target_A, costs_A, final_S)
     before_S = _costs_from_start(lattice.source_A, lattice.target_A, costs_A, len(final_S))
+    # The best path through an arc: forward cost, its own, rest cost.
     limit = rest_S[0] + beam + 1e-6
     through_A = before_S[lattice.source_A] + costs_A + rest_S[lattice.target_A]
     kept_S = np.flatnonzero(before_S + rest_S <= limit)
@@ -426,6 +431,7 @@ def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_
         while place >= 0 and len(arcs) <= most:
             _, at_old, at_new = states[place]
             for a in range(begin[s], begin[s + 1]):
+                # Both read the arc's word: the old model as a set of states, the new one as its only state.
                 old_cost, old_after = 0.0, at_old
                 if old_word[a] >= 0:
                     old_cost = step_set(old, elements, set_begin[at_old], set_begin[at_old + 1], old_word[a])
@@ -450,6 +456,7 @@ def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_
                 arcs.append((place, there, a))
                 costs.append((old_cost, new_cost))
             place = following[place]
+    # Ends: the word that is finished there, if any, then the end of the sentence.
     finals = [(0.0, 0.0)]
     finals.clear()
     for s, at_old, at_new in states:

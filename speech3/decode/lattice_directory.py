@@ -10,6 +10,7 @@ the path with the fewest errors of each lattice (Kaldi's lattice-oracle).
 Axes: W words of the symbol table.
 """
 
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -193,10 +194,7 @@ def decode_latticed(
     """
     graph, tuned = graph or recognizer.graph, recognizer.settings
     config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
-
-    def make(best: Hypothesis, lattice: Lattice | None) -> Latticed:
-        return _latticed(graph, best, lattice, scale, wanted)
-
+    make = functools.partial(_latticed, graph, scale, wanted)
     few = 0
     failed: dict[str, str] = {}
 
@@ -259,18 +257,14 @@ def decode_one(recognizer: TrainedModel, name: str, feats_TF: np.ndarray, paths:
     """
     graph, tuned, wanted = recognizer.graph, recognizer.settings, WantedResults(paths)
     config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
-
-    def make(best: Hypothesis, lattice: Lattice | None) -> Latticed:
-        return _latticed(graph, best, lattice, scale, wanted)
-
-    scores = recognizer.scores({name: feats_TF})
+    make, scores = functools.partial(_latticed, graph, scale, wanted), recognizer.scores({name: feats_TF})
     ((_, found),) = searched(graph, scores, config, (scale, tuned.word_penalty), make)
     if isinstance(found, str):
         raise DataError(f"{name}: {found}")
     return found
 
 
-def _latticed(graph: Graph, best: Hypothesis, lattice: Lattice | None, scale: float, wanted: WantedResults) -> Latticed:
+def _latticed(graph: Graph, scale: float, wanted: WantedResults, best: Hypothesis, lattice: Lattice | None) -> Latticed:
     """For one utterance: hypothesis with confidences, word lattice, N best paths."""
     words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
     paths = [] if words is None else alternatives(words, graph.words, graph.mark, scale, wanted.nbest)

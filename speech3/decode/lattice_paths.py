@@ -38,13 +38,12 @@ class WordPath:
         return float(lattice.acoustic_A[list(self.arcs)].sum() + lattice.final_acoustic_S[last])
 
 
-def nbest(lattice: WordLattice, n: int, acoustic_scale: float, word_penalty: float = 0.0) -> list[WordPath]:
+def nbest(lattice: WordLattice, n: int, acoustic_scale: float) -> list[WordPath]:
     """Up to `n` paths, cheapest first; no two of them have the same words.
 
     This is A* search: partial paths are extended in the order of the best complete path that they can become.
     """
-    costs_A = lattice.costs_A(acoustic_scale, word_penalty)
-    final_S = lattice.final_costs_S(acoustic_scale)
+    costs_A, final_S = lattice.costs_A(acoustic_scale), lattice.final_costs_S(acoustic_scale)
     rest_S = costs_to_end(lattice.source_A, lattice.target_A, costs_A, final_S)
     begin_S1 = np.searchsorted(lattice.source_A, np.arange(len(final_S) + 1)).tolist()
     if not len(final_S) or np.isinf(rest_S[0]):
@@ -55,7 +54,7 @@ def nbest(lattice: WordLattice, n: int, acoustic_scale: float, word_penalty: flo
     found: list[WordPath] = []
     while queue and len(found) < n:
         total, _, cost, state, link = heappop(queue)
-        if state < 0:
+        if state < 0:  # a complete path, so no other can become cheaper
             arcs = _arcs(links, link)
             found.append(WordPath(tuple(lattice.word_A[list(arcs)].tolist()), total, arcs))
             continue
@@ -100,10 +99,12 @@ def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-d
     errors = np.full((len(ends), words + 1), never, np.int64)
     by, before_r = np.full(errors.shape, -1, np.int64), np.zeros(errors.shape, np.int64)
     errors[0] = np.arange(words + 1)
+    # Arcs are sorted by source state, so the errors of a state are final when its arcs are reached.
     for a in range(len(source)):
         before, after = errors[source[a]], errors[target[a]]
         said = word[a] != 0
         for r in range(words + 1):
+            # The arc's word is inserted, then correct or substituted, then a word of the reference deleted after it.
             if before[r] + said < after[r]:
                 after[r], by[target[a], r], before_r[target[a], r] = before[r] + said, a, r
             if r and said and before[r - 1] + (word[a] != reference[r - 1]) < after[r]:
@@ -112,6 +113,7 @@ def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-d
             if r and after[r - 1] + 1 < after[r]:
                 after[r] = after[r - 1] + 1
                 by[target[a], r], before_r[target[a], r] = by[target[a], r - 1], before_r[target[a], r - 1]
+    # The final state with the fewest errors, and the arcs on the way back from it.
     best, state = never, -1
     for s in range(len(ends)):
         if ends[s] and errors[s, words] < best:
@@ -133,30 +135,23 @@ class BayesRisk:
     expected_errors: float  # expected number of word errors of the hypothesis
 
 
-def confidences(
-    lattice: WordLattice, words: tuple[int, ...], acoustic_scale: float, word_penalty: float = 0.0
-) -> BayesRisk:
+def confidences(lattice: WordLattice, words: tuple[int, ...], acoustic_scale: float) -> BayesRisk:
     """The given hypothesis with the confidence of each word."""
-    return _risk(lattice, words, acoustic_scale, word_penalty, 1)
+    return minimum_bayes_risk(lattice, words, acoustic_scale, passes=1)
 
 
 def minimum_bayes_risk(
-    lattice: WordLattice, words: tuple[int, ...], acoustic_scale: float, word_penalty: float = 0.0
+    lattice: WordLattice, words: tuple[int, ...], acoustic_scale: float, *, passes: int = _PASSES
 ) -> BayesRisk:
     """The hypothesis with the fewest expected errors that is found from `words`, usually those of the best path."""
-    return _risk(lattice, words, acoustic_scale, word_penalty, _PASSES)
-
-
-def _risk(
-    lattice: WordLattice, words: tuple[int, ...], acoustic_scale: float, word_penalty: float, passes: int
-) -> BayesRisk:
-    source_A, target_A, label_A, costs_A, states = _with_one_end(lattice, acoustic_scale, word_penalty)
+    source_A, target_A, label_A, costs_A, states = _with_one_end(lattice, acoustic_scale)
     # Number the words of lattice and hypothesis from 0, no word.
     labels_W, number_A = np.unique(np.concatenate([label_A, words, [0]]).astype(np.int64), return_inverse=True)
     word_A, places = number_A[: len(label_A)].astype(np.int64), _with_gaps(number_A[len(label_A) : -1].tolist())
     best, kept = np.inf, places
     kept_gamma = np.zeros((len(places), len(labels_W)))
     for _ in range(passes):
+        # The distribution over words at each position of this hypothesis; the best words are the next hypothesis.
         arcs = source_A, target_A, word_A, costs_A
         errors, gamma_QW = _statistics(*arcs, states, places, len(labels_W), _GAP)
         if not errors < best - 1e-9:
@@ -175,7 +170,7 @@ def _with_gaps(words: list[int]) -> np.ndarray:
 
 
 def _with_one_end(
-    lattice: WordLattice, acoustic_scale: float, word_penalty: float
+    lattice: WordLattice, acoustic_scale: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
     """(source_A, target_A, word_A, costs_A) and the number of states, with final costs as arcs to one added end state.
 
@@ -187,7 +182,7 @@ def _with_one_end(
     source_A = np.concatenate([lattice.source_A, last])
     target_A = np.concatenate([lattice.target_A, np.full(len(last), states - 1, np.int32)])
     word_A = np.concatenate([lattice.word_A, np.zeros(len(last), np.int32)])
-    costs_A = np.concatenate([lattice.costs_A(acoustic_scale, word_penalty), final_S[last]])
+    costs_A = np.concatenate([lattice.costs_A(acoustic_scale), final_S[last]])
     order = np.argsort(source_A, kind="stable")
     return source_A[order], target_A[order], word_A[order], costs_A[order], states
 

@@ -89,6 +89,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
         raise MismatchError(f"{model}: is the mean of several networks; export one of them")
     if not isinstance(recognizer.scorer, NetworkScorer):
         raise MismatchError(f"{model}: this model consists of GMMs; only networks are exported, such as dnn beside it")
+    # Never overwrite what an earlier export has not written.
     rest = decode_directory(out)
     if rest.exists() and (not (rest / "hmm.json").exists() or (rest / "model.safetensors").exists()):
         raise OccupiedError(f"{rest}: exists and is not from an earlier export; move it, or choose another name")
@@ -112,6 +113,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
             )
         out.unlink(missing_ok=True)  # written last: if it exists, both are complete
         beside = _write_rest(recognizer, rest)
+    # How many matrix products became int8.
     kinds = list(_products(proto.graph))
     products = kinds.count(_INT8_PRODUCT), len(kinds)
     return Export(out, rest, forms, *products, graph=_GRAPH in beside, tuned=DECODE_SETTINGS in beside)

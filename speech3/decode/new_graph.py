@@ -81,6 +81,7 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     language = _language(sources, directory)
     if isinstance(language, ArpaLm):
         _check_pieces(language, sources)
+    # Pronunciations: those that are given, then guesses for the other words of the list or grammar.
     added = read_added(sources.add) if sources.add else []
     listed = [Pronunciation(word.word, phones) for word in added for phones in word.pronunciations]
     given = _given(sources.lexicon, language, added) if sources.lexicon else []
@@ -96,12 +97,14 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     lm = from_word_graph(language, hmm.lexicon) if isinstance(language, WordGraph) else language
     if sources.add and isinstance(lm, ArpaLm):
         lm = _with_added(lm, added, listed, guessed, sources.add)
+    # Unseen words are spelled as in the model's own graph.
     spelling = read_spelling(directory / GRAPH)
     if spelling and (are_pieces(lm.words) or not (isinstance(lm, ArpaLm) or spelling.is_filler)):
         spelling = None
     about = build_graph(hmm, lm, out, _self_loop_scale(directory), spelling)
     units = spelling.pronunciations if spelling else ()
-    _write_lexicon(out, [*given, *listed, *guessed.pronunciations, *units])
+    if changed := (*given, *listed, *guessed.pronunciations, *units):
+        write_lexicon(Lexicon(changed), out / GRAPH_LEXICON)
     if about["dropped"]:
         write_text(out / _DROPPED, "\n".join(about["dropped"]) + "\n")
     else:
@@ -270,8 +273,3 @@ def _self_loop_scale(model: Path) -> float:
     own = model / GRAPH / "graph.json"
     scale = read_json(own).get("self_loop_scale") if own.exists() else None
     return float(LmConfig.model_fields["self_loop_scale"].default if scale is None else scale)
-
-
-def _write_lexicon(out: Path, pronunciations: Sequence[Pronunciation]) -> None:
-    if pronunciations:
-        write_lexicon(Lexicon(tuple(pronunciations)), out / GRAPH_LEXICON)

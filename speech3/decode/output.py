@@ -67,7 +67,8 @@ def _spoken(wave_S: np.ndarray, begin: int, rate_hz: int) -> Iterator[Cut]:
     """Yield a part with the silence at its ends trimmed; nothing if it contains no speech."""
     if not len(wave_S):
         return
-    level_T = _syllable_levels(wave_S, rate_hz)
+    # (T,) level in dB of each syllable-long stretch, one step apart; empty if the audio is shorter.
+    level_T = 10 * np.log10(_means(_powers(wave_S, rate_hz), round(_SYLLABLE_S / _STEP_S)))
     first, last = 0, len(wave_S)
     if len(level_T):
         quietest, loudest = level_T.min(), level_T.max()
@@ -87,11 +88,6 @@ def _quietest(wave_S: np.ndarray, rate_hz: int) -> int:
     level_T = _means(10 * np.log10(_powers(wave_S, rate_hz)), pause)[first - pause // 2 : last - pause // 2]
     quietest = len(level_T) - 1 - int(np.argmin(level_T[::-1]))
     return round((first + quietest) * _STEP_S * rate_hz)
-
-
-def _syllable_levels(wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
-    """(T,) level in dB of each syllable-long stretch, one step apart; empty if the audio is shorter."""
-    return 10 * np.log10(_means(_powers(wave_S, rate_hz), round(_SYLLABLE_S / _STEP_S)))
 
 
 def _powers(wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
@@ -223,24 +219,6 @@ def parts_at_pauses(data: DataDir, utterance: Utterance, length_s: float) -> Ite
         )
 
 
-def word_times(
-    recognizer: TrainedModel,
-    feats: Mapping[str, np.ndarray],
-    decoding: Decoding,
-    jobs: int = 1,
-    waves: Mapping[str, Wave] | None = None,
-) -> dict[str, list[Segment]]:
-    """Times and, if known, confidences of the decoded words, found by aligning them with the same acoustic model.
-
-    Times are more exact where the waveform is in `waves` (`speech3.hmm.alignment.boundaries`).
-
-    The path through the graph gives no exact word boundaries, because determinisation and weight pushing move the word
-    labels; Kaldi realigns lattices for the same reason (lattice-align-words). The words of an utterance that cannot be
-    aligned are kept, and their times are spread over it (`spread_over`).
-    """
-    return aligned_words(recognizer, feats, decoding, jobs, waves)[0]
-
-
 def aligned_words(
     recognizer: TrainedModel,
     feats: Mapping[str, np.ndarray],
@@ -248,7 +226,15 @@ def aligned_words(
     jobs: int = 1,
     waves: Mapping[str, Wave] | None = None,
 ) -> tuple[dict[str, list[Segment]], Mapping[str, Alignment]]:
-    """As `word_times`, and the alignments of the utterances that could be aligned."""
+    """Times and, if known, confidences of the decoded words, found by aligning them with the same acoustic model.
+
+    Times are more exact where the waveform is in `waves` (`speech3.hmm.alignment.boundaries`). The alignments of the
+    utterances that could be aligned are returned, too.
+
+    The path through the graph gives no exact word boundaries, because determinisation and weight pushing move the word
+    labels; Kaldi realigns lattices for the same reason (lattice-align-words). The words of an utterance that cannot be
+    aligned are kept, and their times are spread over it (`spread_over`).
+    """
     texts: dict[str, str | None] = {h.utterance: " ".join(h.units) for h in decoding.hypotheses if h.units}
     if not texts:
         return {}, {}
@@ -341,7 +327,7 @@ def write_decoding(
     """Write ``hyp.txt`` (Kaldi text), ``hyp.ctm`` and, if an utterance has no hypothesis, ``failed.txt``.
 
     With a model that cannot align (`PdfsOnly`), no ``hyp.ctm`` is written. The results of `parts` are joined; the
-    decoding with one hypothesis for each utterance is returned. `waves` as for `word_times`.
+    decoding with one hypothesis for each utterance is returned. `waves` as for `aligned_words`.
     """
     marked = replace(decoding, hypotheses=tuple(without_doubtful(recognizer, each) for each in decoding.hypotheses))
     joined = parts.joined(marked)
@@ -354,5 +340,5 @@ def write_decoding(
     if isinstance(recognizer.outputs, PdfsOnly):
         say(f"no word times (hyp.ctm): the model cannot align: {recognizer.outputs.why}")
         return joined
-    write_ctm(out / "hyp.ctm", parts.joined_times(word_times(recognizer, feats, decoding, jobs, waves)))
+    write_ctm(out / "hyp.ctm", parts.joined_times(aligned_words(recognizer, feats, decoding, jobs, waves)[0]))
     return joined

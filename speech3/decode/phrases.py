@@ -141,6 +141,7 @@ def _composed(source, target, column, next_of, extra_of, states, start):  # type
     begin = np.searchsorted(source, np.arange(states + 1))
     head = np.full(states, -1, np.int64)  # newest pair of each lattice state, the head of a linked list
     pair_d, pair_chain = [np.int64(start)], [np.int64(-1)]
+    # Lists for the results; a first element, removed at once, tells numba their types.
     head[0] = 0
     arc_from, arc_of, arc_pair, arc_extra = [np.int64(0)], [np.int64(0)], [np.int64(0)], [0.0]
     arc_from.clear()
@@ -150,6 +151,7 @@ def _composed(source, target, column, next_of, extra_of, states, start):  # type
     of = [np.int64(0)]
     of.clear()
     number = [np.int64(-1)]
+    # Lattice states are in topological order.
     for s in range(states):
         pair = head[s]
         while pair >= 0:

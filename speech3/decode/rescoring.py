@@ -9,7 +9,7 @@ Axes: W words of the symbol table.
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -49,7 +49,6 @@ from speech3.decode.search import Decoding, Hypothesis, small_enough
 from speech3.decode.speaker_passes import SPK2UTT, speaker_model, with_transforms
 from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.tune import ErrorRate, check_references, error_rate_of
-from speech3.decode.word_lattice import WordLattice
 from speech3.errors import (
     DataError,
     MachineError,
@@ -178,7 +177,8 @@ def by_ngrams(
             lattice, words, last = expand_pieces(lattice, directory.symbols)
             reading = Reading(*(_numbers(part, numbers, lm.source, where) for part in (words, last)))
         else:
-            _check_known(lattice, number_W, directory.symbols, lm.source, where)
+            if len(lacking := lattice.word_A[number_W[lattice.word_A] == NO_WORD]):
+                _refuse([directory.symbols[word] for word in np.unique(lacking)], lm.source, where)
             reading = plain_reading(lattice, number_W)
         try:
             both = composed(lattice, old[0], plain_reading(lattice, old[1]), new, reading)
@@ -191,12 +191,6 @@ def unknown_words(directory: LatticeDir, lm: ArpaLm) -> list[str]:
     """Words of the symbol table, except special symbols, that an n-gram model lacks; none if it has pieces."""
     known = {*lm.words, "<eps>", "<s>", "</s>", "#0"}
     return [] if directory.mark else [word for word in directory.symbols if word not in known]
-
-
-def _check_known(lattice: WordLattice, number_W: np.ndarray, symbols: Sequence[str], source: str, where: str) -> None:
-    if (number_W[lattice.word_A] == NO_WORD).any():
-        lacking = np.unique(lattice.word_A[number_W[lattice.word_A] == NO_WORD])
-        _refuse([symbols[word] for word in lacking], source, where)
 
 
 def _numbers(words: list[str], numbers: Mapping[str, int], source: str, where: str) -> np.ndarray:
@@ -267,15 +261,12 @@ def _called(function: SentenceScorer, name: str, said: list[tuple[str, ...]], wh
 
 
 def best_weight(
-    rescored: Mapping[str, Rescored],
-    references: Mapping[str, Sequence[str]],
-    error_rate: ErrorRate,
-    weights: Iterable[float] = WEIGHTS,
+    rescored: Mapping[str, Rescored], references: Mapping[str, Sequence[str]], error_rate: ErrorRate
 ) -> tuple[float, dict[float, float]]:
     """The weight with the lowest error rate (of several, the one nearest to 0.5), and the error rate of each weight."""
     rates = {
         weight: error_rate_of(references, {key: each.words(weight) for key, each in rescored.items()}, error_rate)
-        for weight in weights
+        for weight in WEIGHTS
     }
     return min(rates, key=lambda weight: (rates[weight], abs(weight - 0.5))), rates
 
@@ -301,10 +292,12 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
         raise MismatchError(f"{directory.path}: already rescored; rescore what speech3 decode --lattice wrote")
     if out.resolve() == directory.path.resolve():
         raise OccupiedError(f"{out}: this is the lattices' own directory; write to another one")
-    utterances = _utterances(directory)
+    index = directory.path / INDEX
+    utterances = [line.split()[0] for line in read_utf8(index).splitlines()] if index.exists() else []
     if options.references is not None:
         check_references(options.references, utterances)  # before all lattices are rescored
     old = directory.old_lm(options.old)
+    # The costs of the other model: on the lattices themselves, or on their N best paths.
     rescored: Iterator[tuple[str, Rescored]]
     is_function = ":" in lm and not Path(lm).exists()
     if is_neural(Path(lm)) or is_function:
@@ -320,6 +313,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
             )
         rescored = by_ngrams(directory, model, old)
     items: Iterator[tuple[str, Rescored]] = iter(progress(rescored, len(utterances), "rescoring"))
+    # The weight that is given, or the best one; for that, all utterances are held in memory.
     weight, rates = options.weight, dict[float, float]()
     if options.references is not None:
         known = dict(items)
@@ -358,11 +352,6 @@ def _neural(path: Path, directory: LatticeDir) -> SentenceScorer:
     if lacking:
         say(f"{lm.source}: lacks {len(lacking):,} words of the graph, such as {listed(lacking, 5)}; they are {UNKNOWN}")
     return lm.sentence_scores
-
-
-def _utterances(directory: LatticeDir) -> list[str]:
-    path = directory.path / INDEX
-    return [line.split()[0] for line in read_utf8(path).splitlines()] if path.exists() else []
 
 
 def load_function(name: str) -> SentenceScorer:

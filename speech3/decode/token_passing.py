@@ -61,6 +61,7 @@ def _smallest(values, end, rank):  # type: ignore[no-untyped-def] # pragma: no c
     """
     low, high = 0, end - 1
     while low < high:
+        # Hoare's partition: what is left of j is at most the pivot, what is right of i at least.
         pivot = values[(low + high) // 2]
         i, j = low, high
         while i <= j:
@@ -72,6 +73,7 @@ def _smallest(values, end, rank):  # type: ignore[no-untyped-def] # pragma: no c
                 values[i], values[j] = values[j], values[i]
                 i += 1
                 j -= 1
+        # Go on in the part that holds the rank.
         if rank <= j:
             high = j
         elif rank >= i:
@@ -90,11 +92,13 @@ def _cutoff(costs, cost_of, begin, end, beam, max_active):  # type: ignore[no-un
     least = min(MIN_ACTIVE, max_active)
     if end - begin <= least:
         return best, _INFINITE, _INFINITE
+    # The beam alone decides where it keeps an allowed number of tokens.
     cutoff, within = best + beam, 0
     for i in range(begin, end):
         within += cost_of[i, COST] <= cutoff
     if least <= within <= max_active:
         return best, cutoff, beam
+    # Else the cutoff is the cost at the most or the least number of tokens that may stay active.
     many = within > max_active
     filled = 0
     for i in range(begin, end):
@@ -172,6 +176,7 @@ def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-u
     tokens_i, tokens_f, slot = memory.tokens_H4, memory.cost_H4, memory.slot_S
     best, cutoff, width = _cutoff(memory.costs_S, tokens_f, begin, end, beam, max_active)
     limit, new_end = _INFINITE, end
+    # The limit on the costs of the next frame: its best cost so far, plus the beam.
     for i in range(begin, end):
         if tokens_f[i, COST] == best:  # the best token gives a good first estimate of the limit
             s = tokens_i[i, STATE]
@@ -190,6 +195,7 @@ def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-u
             if not new < limit:
                 continue
             limit = min(limit, new + width)
+            # A state whose slot is from an earlier frame has no token in this one yet.
             target = graph.arcs_A4[a, 3]
             place = slot[target]
             if place < end:
@@ -282,6 +288,7 @@ def best_token(graph, memory, begin, end, final):  # type: ignore[no-untyped-def
 def drop_unreachable(memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
     """Drop tokens that are on no path to those from `begin` on; return where the latter now begin and end."""
     tokens = memory.tokens_H4
+    # Mark the paths back from the last frame's tokens.
     place = np.full(end, -1, np.int32)
     for i in range(begin, end):
         at = i
@@ -344,13 +351,16 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
     frames, base = len(scores), begins[0]
     columns, filled = np.empty((4096, 5), np.int32), 0
     links = columns, columns.view(np.float32)
+    # The extra cost of a token: how much worse than the best path is the best one through it (Povey et al. 2012).
     extra = np.full(end - base, _INFINITE, np.float32)
     _copy(last_extra, extra, begins[frames] - base)
     ac = np.empty(scores.shape[1], np.float32)
     if finished:
         _find(memory, begins[frames], end)
         links, filled = _link_epsilons(graph, memory, begins[frames], end, base, extra, lattice_beam, links, filled)
+    # Backwards, so that the extra costs of a frame's tokens are final before links to them are made.
     for t in range(frames - 1, -1, -1):
+        # The same costs as in the search, computed again: they are not kept.
         acoustic_costs(scores[t], scale, ac)
         after = end if t == frames - 1 else begins[t + 2]
         _find(memory, begins[t], begins[t + 1])
@@ -381,6 +391,7 @@ def _link_arcs(graph, memory, begin, end, after, base, extra, lattice_beam, link
             continue
         target = memory.tokens_H4[j, STATE]
         for place in range(graph.into_S1[target], graph.into_S1[target + 1]):
+            # The arc was followed if its source had a token within that frame's beam.
             i = slot[graph.into_E2[place, 0]]
             if i < begin or i >= end or cost_of[i, COST] > cutoff:
                 continue
@@ -404,6 +415,7 @@ def _link_epsilons(graph, memory, begin, end, base, extra, lattice_beam, links, 
         s = tokens[i, STATE]
         if graph.epsilon_S[s] < graph.begin_S1[s + 1]:
             top = max(top, graph.level_S[s])
+    # Bucket the tokens that epsilon arcs leave by the level of their states.
     newest = np.full(top + 1, -1, np.int32)  # the last token of each level, linked to the earlier ones by `chain`
     for i in range(begin, end):
         s = tokens[i, STATE]
@@ -457,6 +469,7 @@ def keep_linked(memory, extra, first, begin, end, lattice_beam):  # type: ignore
     """
     tokens = memory.tokens_H4
     place = np.full(end - first, -1, np.int32)
+    # Move the kept tokens together; a predecessor from `first` on is marked until all have their new places.
     filled, new_begin = first, first
     for i in range(first, end):
         if i == begin:
@@ -466,6 +479,7 @@ def keep_linked(memory, extra, first, begin, end, lattice_beam):  # type: ignore
         place[i - first] = filled
         tokens[filled, STATE], tokens[filled, COST] = tokens[i, STATE], tokens[i, COST]
         tokens[filled, ARC] = tokens[i, ARC]
+        # -1 is the start's predecessor, so marked ones are -2 and below.
         came = tokens[i, FROM]
         tokens[filled, FROM] = came if came < first else -2 - came
         filled += 1

@@ -170,6 +170,7 @@ def _follow(lattice, elements, begin, end, scale, limit, where):  # type: ignore
         reached.append((graph, acoustic, len(steps)))
         steps.append((-1, np.int32(0)))
         heappush(waiting, state)
+    # From state to state in topological order, so that the best way to a state is known when it is left.
     touched = [elements[number][0] for number in range(begin, end)]
     ending, least = (np.inf, np.inf, -1), np.inf
     while len(waiting):
@@ -212,6 +213,7 @@ def _cheapest(said, numbers, scale, where):  # type: ignore[no-untyped-def] # pr
     """The cheapest of the given ways to each state: (state, graph, acoustic, last step), sorted by state."""
     members = [(0, 0.0, 0.0, 0)]
     members.clear()
+    # `where` has each state's place among the members, and is cleared after use.
     for number in numbers:
         _, state, graph, acoustic, step = said[number]
         if where[state] < 0:
@@ -247,12 +249,14 @@ def _spell(step, steps, begun, elements, first, pdfs):  # type: ignore[no-untype
     while at >= begun:
         length += 1
         at = steps[at][0]
+    # The first steps stand for the elements, in their order: `at` is the element where the path began.
     _, _, _, begin, before = elements[first + at]
     for number in range(before):
         pdfs.append(pdfs[begin + number])
     end = len(pdfs) + length
     for _ in range(length):
         pdfs.append(np.int32(0))
+    # Fill in the labels from the last to the first.
     at = step
     while at >= begun:
         end -= 1
@@ -334,9 +338,9 @@ class WordLattice:
     frame_S: np.ndarray  # int32: number of frames read on a path to each state
     frames: int  # number of frames that every path reads
 
-    def costs_A(self, acoustic_scale: float, word_penalty: float = 0.0) -> np.ndarray:
-        """(A,) float64; the penalty is added to the one already in the graph costs."""
-        return self.graph_A + acoustic_scale * self.acoustic_A + word_penalty * (self.word_A > 0)
+    def costs_A(self, acoustic_scale: float) -> np.ndarray:
+        """(A,) float64."""
+        return self.graph_A + acoustic_scale * self.acoustic_A
 
     def final_costs_S(self, acoustic_scale: float) -> np.ndarray:
         ends = np.isfinite(self.final_graph_S)

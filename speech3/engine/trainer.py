@@ -135,6 +135,7 @@ def check_workers(training: TrainingConfig) -> None:
     if world == "cluster":
         _check_cluster(training)
     here = world in ("shared", "ddp", "sandblaster") or (world == "cluster" and training.cluster.address is None)
+    # Each worker needs a core, or in ddp a GPU of its own.
     on_cores = here and not training.device.startswith("cuda")
     if on_cores and workers > available_jobs():
         raise MachineError(
@@ -175,6 +176,7 @@ def check_workers(training: TrainingConfig) -> None:
             f"training.momentum={training.momentum:g} and training.asgd.momentum={training.asgd.momentum:g}: "
             f"asynchronous workers have one momentum, that of the server; remove one of them"
         )
+    # L-BFGS has its own steps.
     if training.by_sandblaster and (training.optimizer != "sgd" or training.momentum):
         raise SettingError(
             "training.optimizer and training.momentum: sandblaster is L-BFGS, whose workers take no steps of their "

@@ -442,6 +442,7 @@ def _systems(report: Report) -> str:
         },
     }
     seconds = {title: scores for title, scores in seconds.items() if any(scores)}
+    # One row for each system.
     rows = []
     for number, system in enumerate(report.systems):
         counts, (low, high) = system.score.counts(metric), system.score.ci95(metric)

@@ -146,6 +146,7 @@ def run_view(
     whole = [record for record in by_epoch if record.get("event") != "before"]
     latest = whole[-1] if whole else {}
     average: Record = next((record for record in reversed(records) if record.get("event") == "average"), {})
+    # How long it will take; a virtual clock says nothing about that.
     max_epochs = _whole(training, "max_epochs")
     world, left = latest.get("world", training.get("world")), None
     if current and world != "simulated":

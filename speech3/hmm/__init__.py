@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         align_utterances as align_utterances,
         limits_of as limits_of,
         suspicions as suspicions,
+        tracks as tracks,
         usable_transcripts as usable_transcripts,
         write_alignments as write_alignments,
     )
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
         LongLayout as LongLayout,
         LongPart as LongPart,
         PartFeats as PartFeats,
-        joined as joined,
         lay_out_long as lay_out_long,
         part_names as part_names,
         part_texts as part_texts,

@@ -187,12 +187,14 @@ def accumulate_weighted(
 def posteriors(rows, bias, begin, end, x, post):  # type: ignore[no-untyped-def] # pragma: no cover
     """Write the posteriors of Gaussians `begin` to `end` to `post`; return the log likelihood of their mixture."""
     dim, peak, norm = len(x), -np.inf, 0.0
+    # Log likelihoods are affine in x and x squared.
     for g in range(begin, end):
         value = np.float64(bias[g])
         for d in range(dim):
             value += rows[g, d] * x[d] + rows[g, dim + d] * x[d] * x[d]
         post[g - begin] = value
         peak = max(peak, value)
+    # Relative to the largest, so that the sum can neither underflow nor overflow.
     for g in range(end - begin):
         post[g] = np.exp(post[g] - peak)
         norm += post[g]
@@ -206,6 +208,7 @@ def _accumulate(rows, bias, offset, seen, feats, frame, pdf, weight, count, firs
     dim, total = feats.shape[1], 0.0
     post = np.empty(len(bias))  # enough for any; numba takes a second to compile a maximum
     for n in range(len(frame)):
+        # E step: posteriors from what is `seen`, statistics of `feats`, which may be other features.
         t, begin, end = frame[n], offset[pdf[n]], offset[pdf[n] + 1]
         total += weight[n] * posteriors(rows, bias, begin, end, seen[t], post)
         for g in range(begin, end):

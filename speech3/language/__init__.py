@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         letter_model as letter_model,
         letter_units as letter_units,
         new_word_weight as new_word_weight,
+        number_in as number_in,
         read_added as read_added,
     )
     from speech3.language.arpa import ArpaLm as ArpaLm, read_arpa as read_arpa, write_arpa as write_arpa

@@ -94,7 +94,7 @@ def _entry(fields: Sequence[str], number: int, path: Path) -> AddedWord:
         if len(rest) < 2:
             raise FormatError(f"{path}:{number}: `{_LIKE}` needs a word that {word} is like: {word} {_LIKE} OTHER")
         like, rest = composed(rest[1], path), rest[2:]
-    elif rest and (weight := _number(rest[0])) is not None:
+    elif rest and (weight := number_in(rest[0])) is not None:
         rest = rest[1:]
         if not 0 < weight < math.inf:
             raise FormatError(
@@ -103,7 +103,8 @@ def _entry(fields: Sequence[str], number: int, path: Path) -> AddedWord:
     return AddedWord(word, weight, like, (tuple(rest),) if rest else (), number)
 
 
-def _number(field: str) -> float | None:
+def number_in(field: str) -> float | None:
+    """The value of a field that is a number; None for a word, such as `inf`."""
     try:
         return float(field) if field[0] in "+-.0123456789" else None
     except ValueError:

@@ -79,6 +79,7 @@ def _number_of(table, text_C, begin, end):  # type: ignore[no-untyped-def] # pra
         word = table.slots_S[slot]
         if word < 0:
             return -1
+        # The same hash is not yet the same word: compare the bytes.
         start = table.ends_V[word]
         if table.ends_V[word + 1] - start == end - begin:
             i = 0
@@ -92,6 +93,7 @@ def _number_of(table, text_C, begin, end):  # type: ignore[no-untyped-def] # pra
 @jit
 def _value(text_C, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
     """The value of the number in text_C[begin:end], NaN if it is not a plain one."""
+    # All digits as one integer, then the power of ten: both are exact in float64, so is the nearest value.
     at = begin + (text_C[begin] == _MINUS)
     whole, digits, behind, point = 0, 0, 0, False
     for i in range(at, end):

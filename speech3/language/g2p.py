@@ -74,6 +74,7 @@ def search(trie, start, end_word, choices, key_I3, beam, width):  # type: ignore
     info_H5, score_H, phones_H = np.empty((256, 5), np.int64), np.empty(256, np.float64), np.empty(256, np.uint64)
     score_H[0], phones_H[0] = 0.0, _ONE
     _put(info_H5, 0, start, -1, -1, 0, -1)
+    # The hypotheses of each place are a linked list; the beam follows the best score there.
     head_I, best_I = np.full(letters + 1, -1), np.full(letters + 1, -np.inf)
     head_I[0], best_I[0] = 0, 0.0
     known = {_ONE: np.int64(0)}  # by a hash of place, round, state and phones
@@ -94,11 +95,13 @@ def search(trie, start, end_word, choices, key_I3, beam, width):  # type: ignore
                         if score < best_I[to] - beam:
                             continue
                         best_I[to] = max(best_I[to], score)
+                        # The same state and phones at the same place are one hypothesis: add its probability.
                         hashed = _hashed(phones_H[hypothesis], choices.phones_G2[graphone])
                         same = _mixed(_mixed(hashed, to * (_WITHOUT_LETTERS + 1) + to_round), state)
                         if same in known:
                             score_H[known[same]] = _log_sum(score_H[known[same]], score)
                             continue
+                        # No room left: double it.
                         if size == len(score_H):
                             info_H5 = np.concatenate((info_H5, np.empty_like(info_H5)))
                             score_H = np.concatenate((score_H, np.empty_like(score_H)))
@@ -168,6 +171,7 @@ def _log_sum(one, other):  # type: ignore[no-untyped-def] # pragma: no cover
 
 @jit
 def _traced(ends, info_H5, score_H, phones_G2):  # type: ignore[no-untyped-def] # pragma: no cover
+    # Two phones a graphone, at most: that many columns; then the phones of each, from the last to the first.
     longest = 0
     for last in ends.values():
         length, hypothesis = 0, last

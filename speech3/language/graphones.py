@@ -129,6 +129,7 @@ def _fill_arcs(  # type: ignore[no-untyped-def] # pragma: no cover
                     if to_i > size_i or to_j > size_j or not ends[to_i, to_j]:
                         continue
                     reached[to_i, to_j] = True
+                    # The graphone's code (see the module).
                     if write:
                         code = 0
                         for place in range(LONGEST):
@@ -191,6 +192,7 @@ def _expect(starts_W, cells_W, from_A, to_A, graphone_A, prob_G, count_G):  # ty
             score = best[from_A[arc]] + log_G[graphone_A[arc]]
             if score > best[to_A[arc]]:
                 best[to_A[arc]] = score
+        # Forward-backward; each arc's posterior is a part of its graphone's expected count.
         forward, backward = np.zeros(cells), np.zeros(cells)
         forward[0], backward[cells - 1] = 1.0, 1.0
         weight = np.empty(end - first)
@@ -222,6 +224,7 @@ def _best_paths(starts_W, cells_W, from_A, to_A, code_A, log_A):  # type: ignore
     size = 0
     for word in range(len(cells_W)):
         cells = cells_W[word]
+        # Viterbi: the best arc into each cell, then back from the last cell.
         best, arc_C = np.full(cells, -np.inf), np.full(cells, -1)
         best[0] = 0.0
         for arc in range(starts_W[word], starts_W[word + 1]):
@@ -233,6 +236,7 @@ def _best_paths(starts_W, cells_W, from_A, to_A, code_A, log_A):  # type: ignore
             code_T[size] = code_A[arc_C[cell]]
             size += 1
             cell = from_A[arc_C[cell]]
+        # The word cannot be cut: no path came from its beginning.
         if cell:
             size = begin
         # Into the order of the word, one by one: numba takes three seconds to compile the assignment of a slice.

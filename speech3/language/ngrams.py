@@ -90,6 +90,7 @@ def step(trie, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
             return -1, -np.inf, ROOT
         total += trie.backoff_H[state]
         state = trie.fail_H[state]
+    # The state after it: the longest suffix that is a history.
     total += trie.prob_G[node]
     after = node
     while after < 0 or after >= len(trie.fail_H):  # n-grams of the highest order are not histories
@@ -376,6 +377,7 @@ def _arc_targets(trie, history_G, is_state_H):  # type: ignore[no-untyped-def] #
     after_G = np.zeros(len(history_G), np.int64)
     shorter_H = np.zeros(histories, np.int64)
     for node in range(1, len(history_G)):
+        # Shorten the n-gram word by word, until it is a state.
         after, state = node, history_G[node]
         while after < 0 or after >= histories or not is_state_H[after]:
             if state == ROOT:

@@ -12,8 +12,7 @@ from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm, context_free_tree
-from speech3.io.ark import _kaldi_io as kaldi_io
-from speech3.io.ark import write_ark
+from speech3.io.ark import _kaldi_io as kaldi_io, write_ark
 from speech3.language.lexicon import Lexicon, Pronunciation
 
 RNG = np.random.default_rng(0)

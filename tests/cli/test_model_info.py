@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from speech3.cli.inspect import model_info
-from speech3.cli.measure import Format
-from speech3.cli.measure import score as score_command
+from speech3.cli.measure import Format, score as score_command
 from speech3.errors import MissingError
 
 

@@ -10,8 +10,7 @@ import toys
 from random_graphs import sentences_of
 from whistles import RATE_HZ, whistled
 
-from speech3.cli import recognise as decode_verb
-from speech3.cli import recognise as rescore_verb
+from speech3.cli import recognise as decode_verb, recognise as rescore_verb
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.decode.apply import transcribe
 from speech3.decode.graph import build_graph, load_graph

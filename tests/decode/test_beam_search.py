@@ -10,8 +10,7 @@ import toys
 from random_graphs import best_cost, pieces_of, random_graph, random_scores
 
 from speech3.config import DecodeConfig
-from speech3.decode import beam_search
-from speech3.decode import token_passing as kernel
+from speech3.decode import beam_search, token_passing as kernel
 from speech3.decode.beam_search import BeamSearch, BestPath, search_graph, with_word_penalty
 from speech3.decode.graph import build_graph, load_graph
 from speech3.decode.search import decode

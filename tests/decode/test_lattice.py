@@ -8,8 +8,7 @@ import pytest
 import toys
 from random_graphs import all_paths, pieces_of, random_graph, random_scores
 
-from speech3.decode import beam_search
-from speech3.decode import beam_search as linked_frames
+from speech3.decode import beam_search, beam_search as linked_frames
 from speech3.decode.beam_search import BeamSearch, Lattice, search_graph
 from speech3.decode.graph import build_graph, load_graph
 from speech3.io.fst import Fst, FstBuilder

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from whistles import RATE_HZ, whistled
 
 from speech3.decode.apply import transcribe

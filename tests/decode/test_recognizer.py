@@ -18,7 +18,7 @@ from speech3.corpora import read_speech
 from speech3.decode.apply import features_for, say_skipped, transcribe
 from speech3.decode.graph import build_graph
 from speech3.decode.hot_words import replace_graph
-from speech3.decode.output import word_times, write_decoding
+from speech3.decode.output import aligned_words, write_decoding
 from speech3.decode.recognizer import load_recognizer, load_tuning, tune_recognizer
 from speech3.decode.search import Decoding, Hypothesis
 from speech3.decode.trained_model import NetworkScorer, load_settings
@@ -321,7 +321,7 @@ def test_what_decoding_leaves_behind(model: Path, sounds: dict[str, Path], tmp_p
     assert {name: tuple(s.label for s in segments) for name, segments in times.items()} == {
         name: words for name, (words, _) in SAID.items()
     }
-    for name, segments in word_times(recognizer, feats, decoding).items():
+    for name, segments in aligned_words(recognizer, feats, decoding)[0].items():
         assert [s.start_s for s in times[name]] == pytest.approx([s.start_s for s in segments], abs=6e-4)
     assert {s.confidence for segments in times.values() for s in segments} == {None}
     sure = recognizer.decode(feats, confidences=True)
@@ -350,7 +350,7 @@ def test_words_that_cannot_be_aligned_are_kept_with_times_spread_over_the_uttera
         assert [word.confidence for word in words] == pytest.approx(h.confidences, abs=5e-4)
     assert "the words of 2 of 2 utterances could not be aligned" in capsys.readouterr().err
     few = {**feats, "ab": short["ab"]}
-    assert set(word_times(recognizer, few, decoding)) == set(feats)
+    assert set(aligned_words(recognizer, few, decoding)[0]) == set(feats)
 
 
 def test_a_transcript_has_all_words_even_if_they_cannot_be_aligned(

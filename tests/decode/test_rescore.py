@@ -15,10 +15,12 @@ import toys
 from toys import arpa_cost
 from whistles import HMM, SAID
 
-from speech3.cli import measure as score_verb
-from speech3.cli import recognise as decode_verb
-from speech3.cli import recognise as rescore_verb
-from speech3.cli import recognise as transcribe_verb
+from speech3.cli import (
+    measure as score_verb,
+    recognise as decode_verb,
+    recognise as rescore_verb,
+    recognise as transcribe_verb,
+)
 from speech3.config import NeuralLmConfig
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.decode.graph import build_graph

@@ -126,21 +126,19 @@ def test_rounding_errors_do_not_keep_the_beam_from_narrowing(monkeypatch):
     assert beams == [pytest.approx(BEAM, abs=1e-5), 1e-3]
 
 
-@pytest.mark.parametrize(("scale", "penalty"), [(SCALE, 0.0), (0.5, 1.3), (0.1, -1.0)])
-def test_the_n_best_are_the_cheapest_of_all(scale, penalty):
+@pytest.mark.parametrize("scale", [SCALE, 0.5, 0.1])
+def test_the_n_best_are_the_cheapest_of_all(scale):
     for seed in range(8):
         _, words, _ = toy(seed)
         every = every_path(words)
-        costs = sorted(
-            (graph + scale * acoustic + penalty * len(said), said) for said, (graph, acoustic, _) in every.items()
-        )
+        costs = sorted((graph + scale * acoustic, said) for said, (graph, acoustic, _) in every.items())
         for n in (1, 5, 10_000):
-            found = nbest(words, n, scale, penalty)
+            found = nbest(words, n, scale)
             assert [path.cost for path in found] == pytest.approx([cost for cost, _ in costs[:n]], abs=1e-6)
             assert len({path.words for path in found}) == len(found) == min(n, len(every))
         for path in found:
             graph, acoustic, pdfs = every[path.words]
-            assert path.cost == pytest.approx(graph + scale * acoustic + penalty * len(path.words))
+            assert path.cost == pytest.approx(graph + scale * acoustic)
             parts = [words.pdfs_K[words.begin_A1[arc] : words.begin_A1[arc + 1]] for arc in path.arcs]
             last = words.target_A[path.arcs[-1]] if path.arcs else 0
             assert tuple(np.concatenate([*parts, words.final_pdfs_S[last]])) == pdfs
@@ -153,7 +151,8 @@ def test_words_at_another_scale_are_those_of_the_cheapest_path():
         _, lattice = lattice_of(fst, scores_TP, 50.0)  # all paths are in it
         for scale, penalty in ((SCALE, 0.0), (1.0, 0.0), (0.05, 0.0), (SCALE, 2.0)):
             cost = min(cost + penalty * len(said) for _, said, cost in all_paths(fst, scores_TP, scale))
-            assert rest_costs(lattice, scale, penalty)[0] == pytest.approx(cost, abs=1e-3)
+            if not penalty:
+                assert rest_costs(lattice, scale)[0] == pytest.approx(cost, abs=1e-3)
             said = best_words(lattice, scale, penalty)
             paths = all_paths(fst, scores_TP, scale)
             (again,) = {words for _, words, each in paths if each + penalty * len(words) < cost + 1e-4}

@@ -14,8 +14,7 @@ import torch
 from waits import operations, waits
 
 from speech3.config import TrainingConfig
-from speech3.engine.backends import ddp
-from speech3.engine.backends import ddp as ddp_process
+from speech3.engine.backends import ddp, ddp as ddp_process
 from speech3.engine.backends.ddp import Ddp, Deadline, Member, ModelWithLoss, Worker
 from speech3.engine.codecs.mean import Exchange
 from speech3.engine.flat import flatten

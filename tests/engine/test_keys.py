@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from speech3.config import AsgdConfig, CodecConfig, TrainingConfig
-from speech3.engine import fit
-from speech3.engine import trainer as opening
+from speech3.engine import fit, trainer as opening
 from speech3.engine.backends import ddp, shared
 from speech3.engine.fitting.dataset import data_of
 from speech3.engine.fitting.fit import Build

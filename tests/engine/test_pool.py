@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tiny import Killed, killed_at
 from torch import nn
 

@@ -11,8 +11,7 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig
-from speech3.engine.backends import processes as workers
-from speech3.engine.backends import shared
+from speech3.engine.backends import processes as workers, shared
 from speech3.engine.backends.processes import Task, Workers
 from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten

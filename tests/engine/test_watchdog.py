@@ -12,8 +12,7 @@ import pytest
 import tiny
 
 from speech3.config import AsgdConfig
-from speech3.engine.backends import processes as watchdog
-from speech3.engine.backends import processes as workers
+from speech3.engine.backends import processes as watchdog, processes as workers
 from speech3.engine.backends.processes import Activity, Unkillable, Watchdog
 from speech3.engine.backends.shared import Shared
 from speech3.engine.flat import flatten

@@ -3,8 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from speech3.errors import Speech3Error
 from speech3.evaluate.text import character_error_rate

@@ -18,8 +18,7 @@ from speech3.errors import DataError, Speech3Error
 from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import finish_features, static_features
 from speech3.features.extraction import extract
-from speech3.io.ark import ArkReader
-from speech3.io.ark import _kaldi_io as kaldi_io
+from speech3.io.ark import ArkReader, _kaldi_io as kaldi_io
 from speech3.runtime import parallel
 
 RATE_HZ = 8000

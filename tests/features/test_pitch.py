@@ -5,15 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pitch64 import track64
 from reference import RECORDINGS, needs_reference, vectors, wave
 
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.errors import Speech3Error
-from speech3.features import pitch as pitch_module
-from speech3.features import pitch_tracking
+from speech3.features import pitch as pitch_module, pitch_tracking
 from speech3.features.pitch import process, track_pitch
 from speech3.features.pitch_tracking import Tracker, pitch_sizes, search
 

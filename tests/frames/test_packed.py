@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from speech3.errors import FormatError, Speech3Error
-from speech3.frames import packed as packed_module
-from speech3.frames import packed as sections_module
+from speech3.frames import packed as packed_module, packed as sections_module
 from speech3.frames.packed import PackedFrames, open_packed, verify_once, write_frames
 
 

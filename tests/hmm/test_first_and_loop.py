@@ -5,8 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from speech3.errors import SettingError, Speech3Error
 from speech3.hmm.alignments import Alignment

@@ -8,8 +8,7 @@ from drawn import draw
 
 from speech3.config import HmmConfig
 from speech3.errors import Speech3Error
-from speech3.hmm import sat as adaptation
-from speech3.hmm import train
+from speech3.hmm import sat as adaptation, train
 from speech3.hmm.fmllr import identity
 from speech3.hmm.lda_mllt import Projection
 from speech3.hmm.model import Hmm

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from speech3.cli.g2p import verbs
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment.oov import NONE, by_lexicon
-from speech3.language import g2p, graphones
-from speech3.language import g2p as g2p_kept
+from speech3.language import g2p, g2p as g2p_kept, graphones
 from speech3.language.guessing import guess_pronunciations
 from speech3.language.lexicon import Lexicon, Pronunciation, mark_positions
 from speech3.language.pronounce import Phones, letters, phone_errors

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 import small_texts
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from speech3.language.arpa import read_arpa, write_arpa
 from speech3.language.kneser_ney import Known, estimate_lm, number_sentences

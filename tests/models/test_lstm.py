@@ -11,8 +11,7 @@ from speech3.config import LstmConfig, ModelConfig, load_preset, parse
 from speech3.errors import Speech3Error
 from speech3.frames.chunks import SequenceInputs, Sequences
 from speech3.frames.packed import open_packed, write_frames
-from speech3.models import build, load_network, logits, network_tensors
-from speech3.models import lstm as module
+from speech3.models import build, load_network, logits, lstm as module, network_tensors
 
 DIM, SENONES = 4, 7
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.runtime import parallel
-from speech3.runtime import parallel as limits
+from speech3.runtime import parallel, parallel as limits
 from speech3.runtime.parallel import container_limit, explained_limit, explained_limits, memory_left
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.runtime import Metrics, console, progress, read_metrics, say
-from speech3.runtime import reporting as module
+from speech3.runtime import Metrics, console, progress, read_metrics, reporting as module, say
 
 
 def test_items_pass_through_with_and_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,11 @@ from speech3.hmm.model import Hmm, monophone_tree
 from speech3.language.lexicon import SPOKEN_NOISE, UNKNOWN, Lexicon, Pronunciation
 from speech3.sequence import forward_backward
 from speech3.sequence.discriminative import Discriminative, path_log_weights, runs, senone_graph, silence_senones
-from speech3.sequence.forward_backward import compiled_passes, value_and_gradient
-from speech3.sequence.forward_backward import sparse_expected_accuracy as by_autograd
+from speech3.sequence.forward_backward import (
+    compiled_passes,
+    sparse_expected_accuracy as by_autograd,
+    value_and_gradient,
+)
 from speech3.sequence.graph import estimate_phone_lm, sources
 
 LEAK, SENONES, FRAMES, SCALE = 0.1, 4, 3, 0.5

@@ -25,8 +25,7 @@ from speech3.hmm.model import PdfsOnly
 from speech3.io.checkpoint import load_tensors
 from speech3.models import load_network, logits
 from speech3.runtime import read_metrics
-from speech3.train import run as run_module
-from speech3.train import train
+from speech3.train import run as run_module, train
 from speech3.train.parts import BuildParts
 from speech3.train.rundir import RunDirectory
 from speech3.train.simulation import own_methods, simulate

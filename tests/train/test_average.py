@@ -9,8 +9,7 @@ from torch.optim.swa_utils import update_bn
 from speech3.errors import MismatchError
 from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.runtime import read_metrics
-from speech3.train import run as run_module
-from speech3.train import train
+from speech3.train import run as run_module, train
 from speech3.train.parts import make_parts
 from speech3.train.rundir import RunDirectory
 from speech3.train.schedule import KIND, estimate_statistics, mean_of

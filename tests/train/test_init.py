@@ -14,8 +14,7 @@ from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.models import build, load_network, logits, network_tensors
 from speech3.runtime import read_metrics
-from speech3.train import run as run_module
-from speech3.train import train
+from speech3.train import run as run_module, train
 from speech3.train.init import _check_architecture, read_init
 
 DIM = 6

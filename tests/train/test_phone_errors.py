@@ -14,8 +14,7 @@ from speech3.hmm.phone_loop import best_phones, loop_phones
 from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.models import load_network, logits
 from speech3.runtime import read_metrics
-from speech3.train import phone_errors as module
-from speech3.train import train
+from speech3.train import phone_errors as module, train
 from speech3.train.curves import _SCALARS
 from speech3.train.parts import log_priors
 

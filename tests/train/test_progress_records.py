@@ -16,8 +16,7 @@ from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.io.checkpoint import load_tensors
 from speech3.runtime import read_metrics
-from speech3.train import run as run_module
-from speech3.train import train
+from speech3.train import run as run_module, train
 
 MINIBATCHES, FRAMES = 20, 16
 

@@ -13,8 +13,7 @@ from speech3.models import load_network, logits
 from speech3.models.lstm import Carried
 from speech3.runtime import read_metrics
 from speech3.runtime.files import write_text
-from speech3.train import run as run_module
-from speech3.train import train
+from speech3.train import run as run_module, train
 from speech3.train.parts import minibatches
 
 DIM, SENONES, FRAMES = 5, 4, 1600

@@ -23,8 +23,7 @@ from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.models import load_network, logits
 from speech3.runtime import read_metrics
 from speech3.runtime.files import write_text
-from speech3.train import run as run_module
-from speech3.train import train
+from speech3.train import run as run_module, train
 from speech3.train.parts import log_priors
 from speech3.train.rundir import RunDirectory, RunState
 from speech3.train.schedule import Schedule

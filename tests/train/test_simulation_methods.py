@@ -11,8 +11,7 @@ from speech3.config import CodecConfig, TrainConfig, load_config, training_overr
 from speech3.errors import SettingError, Speech3Error, TrainingError
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
-from speech3.train import simulation
-from speech3.train import simulation as throughputs
+from speech3.train import simulation, simulation as throughputs
 from speech3.train.simulation import own_methods, preset_methods, simulate, throughput
 
 

@@ -62,6 +62,7 @@ def _statistics(values_P, tiles_T5, sums_T2, largest_T, SIZE: tl.constexpr):  # 
     start, size = tl.load(tiles_T5 + 5 * t), tl.load(tiles_T5 + 5 * t + 1)
     i = tl.arange(0, SIZE)
     value = tl.load(values_P + start + i, i < size, other=0.0)
+    # As in `cpu`: sums in float64, magnitudes compared as integers, so that a NaN is the largest.
     wide = value.to(tl.float64)
     tl.store(sums_T2 + 2 * t, tl.sum(wide, 0))
     tl.store(sums_T2 + 2 * t + 1, tl.sum(wide * wide, 0))
@@ -76,6 +77,7 @@ def _pack(  # type: ignore[no-untyped-def] # pragma: no cover
     start, size, word, bucket = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2), tl.load(tile + 3)
     counter = tl.load(tile + 4)
     limit, scale = tl.load(limits_B + bucket), tl.load(scales_B + bucket)
+    # A program is a tile, a lane one of its words.
     width = (size + 15) // 16
     j = tl.arange(0, WORDS)
     words = tl.zeros((WORDS,), tl.uint32)
@@ -83,6 +85,7 @@ def _pack(  # type: ignore[no-untyped-def] # pragma: no cover
     for k in tl.static_range(16):  # bits 2 k and 2 k + 1 of each word
         i = width * k + j
         value = tl.load(values_P + start + i, (j < width) & (i < size), other=0.0)
+        # 1 or -1 (3 in two bits) with the probability magnitude / scale, else 0.
         random = _random24((counter + i).to(tl.uint32), low, high)
         size_of_value = tl.abs(value)
         size_of_value = tl.where(size_of_value > limit, limit, size_of_value)

@@ -61,6 +61,7 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
             "schedule=halving depends on a held-out loss, as in speech3 train; use constant, exponential or cosine, "
             "and early stopping by on_epoch"
         )
+    # The preset of the strategy, then the arguments, then the options.
     ddp = strategy == "ddp"
     preset = TrainingConfig(world="ddp", workers=2) if ddp else load_preset(TrainingConfig, "training", strategy)
     given = {name: value for name, value in arguments.items() if value is not None}
@@ -72,6 +73,7 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
         values["world"] = "simulated"
         values["simulation"] = {"compute_s": _COMPUTE_S, "sync_s": _SYNC_S, **clock, "method": method}
     training = parse(TrainingConfig, values, f"fit(strategy={strategy!r})")
+    # What the strategy would ignore in silence.
     for name, purpose in training.unused.items():
         if name in options:
             raise SettingError(

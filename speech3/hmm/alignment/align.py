@@ -210,20 +210,8 @@ def write_alignments(
     written per part; CTM and TextGrid describe whole recordings, except what no part covers.
     """
     out.mkdir(parents=True, exist_ok=True)
-    durations, known = durations_s or {}, confidences or {}
-
-    def phones_of(utterance: str) -> list[Segment]:
-        return phone_segments(alignments[utterance], hmm.lexicon, clock, durations.get(utterance), known.get(utterance))
-
-    def words_of(utterance: str) -> list[Segment]:
-        confidence = known[utterance].words_W if utterance in known else None
-        said = (texts.get(utterance) or UNKNOWN).split()
-        return word_segments(alignments[utterance], said, clock, durations.get(utterance), confidence)
-
-    phones: Mapping[str, list[Segment]] = ComputedMapping(alignments, phones_of)
-    words: Mapping[str, list[Segment]] = ComputedMapping(alignments, words_of)
-    if parts:
-        phones, words = joined(phones, parts, clock), joined(words, parts, clock)
+    durations = durations_s or {}
+    words, phones = tracks(alignments, hmm.lexicon, texts, clock, durations, confidences or {}, parts or {})
     shown = progress(alignments.items(), len(alignments), "ali.ark")
     write_ark(out / "ali.ark", ((u, a.pdfs(hmm)) for u, a in shown))
     write_ctm(out / "phones.ctm", phones)
@@ -238,6 +226,29 @@ def write_alignments(
             tiers = {"words": words[utterance], "phones": tier}
             write_textgrid(out / "textgrid" / f"{file_name(utterance)}.TextGrid", tiers, end_s)
     write_text(out / "bad.txt", "".join(f"{u} {reason}\n" for u, reason in sorted((bad or {}).items())))
+
+
+def tracks(
+    alignments: Mapping[str, Alignment],
+    lexicon: Lexicon,
+    texts: Mapping[str, str | None],
+    clock: FrameClock,
+    durations_s: Mapping[str, float],
+    confidences: Mapping[str, Confidence],
+    parts: Mapping[str, LongPart],
+) -> tuple[Mapping[str, list[Segment]], Mapping[str, list[Segment]]]:
+    """Words and phones of each utterance, in seconds from its beginning; the parts of long ones are joined."""
+
+    def words_of(key: str) -> list[Segment]:
+        sure, said = confidences[key].words_W if key in confidences else None, (texts.get(key) or UNKNOWN).split()
+        return word_segments(alignments[key], said, clock, durations_s.get(key), sure)
+
+    def phones_of(key: str) -> list[Segment]:
+        return phone_segments(alignments[key], lexicon, clock, durations_s.get(key), confidences.get(key))
+
+    words: Mapping[str, list[Segment]] = ComputedMapping(alignments, words_of)
+    phones: Mapping[str, list[Segment]] = ComputedMapping(alignments, phones_of)
+    return (joined(words, parts, clock), joined(phones, parts, clock)) if parts else (words, phones)
 
 
 @dataclass(frozen=True)

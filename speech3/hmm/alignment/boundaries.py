@@ -369,12 +369,14 @@ def _divided(loglikes, column, starts):  # type: ignore[no-untyped-def] # pragma
         begin, length = starts[p], starts[p + 1] - starts[p]
         score = np.full((states, length), -np.inf)
         entered = np.zeros((states, length), np.bool_)
+        # Viterbi over the phone's states from left to right: stay, or enter from the one before.
         for t in range(length):
             for k in range(min(states, t + 1)):
                 stay = score[k, t - 1] if t else -np.inf
                 enter = score[k - 1, t - 1] if k and t else (0.0 if not k and not t else -np.inf)
                 entered[k, t] = enter > stay
                 score[k, t] = max(stay, enter) + loglikes[begin + t, column[p, k]]
+        # Back from the last state.
         k = states - 1
         for t in range(length - 1, -1, -1):
             result[begin + t] = k

@@ -351,11 +351,13 @@ def _record(records, used, memo, s, t, word, first, behind):  # type: ignore[no-
 def _collect(records, used, links, active, count, record):  # type: ignore[no-untyped-def] # pragma: no cover
     """Keep only the records that an active state or garbage refers back to."""
     place = np.full(used, -1, np.int32)
+    # Mark: all records on the way back from the garbage model (-1) and from each active state.
     for i in range(-1, count):
         r = record if i < 0 else links[active[i]]
         while r >= 0 and place[r] < 0:
             place[r] = 0
             r = records[r, 3]
+    # Sweep: move the marked ones together, and renumber what refers to them.
     kept = 0
     for r in range(used):  # a record comes after the one that it refers to
         if place[r] < 0:
