@@ -24,10 +24,7 @@ ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install sp
 
 from ray.cluster_utils import Cluster as Nodes  # noqa: E402
 
-from speech3.engine.backends.cluster import (
-    actors as messages,  # noqa: E402
-    coordinator as cluster_module,  # noqa: E402
-)
+from speech3.engine.backends.cluster import actors as messages, coordinator as cluster_module  # noqa: E402
 from speech3.engine.backends.cluster.coordinator import Cluster  # noqa: E402
 
 pytestmark = pytest.mark.slow
