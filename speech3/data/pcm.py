@@ -74,11 +74,6 @@ class PcmDecoder:
         the rate is known.
     usual_hz
         Sample rate that raw samples are assumed to have if `rate_hz` is None.
-
-    Attributes
-    ----------
-    ended
-        The WAV stream had as many samples as its header promised; what follows is ignored, if it is another chunk.
     """
 
     def __init__(self, name: str, rate_hz: int | None, usual_hz: int) -> None:
@@ -91,7 +86,9 @@ class PcmDecoder:
         self._wav = self._endless = self._beyond = False
         self._position = 12  # in the header of a WAV stream
         self._format: tuple[int, int, int, int] | None = None  # tag, channels, rate, bits
-        self.rate_hz, self.ended, self._bytes = 0, False, 0
+        self.rate_hz, self._bytes = 0, 0
+        # The WAV stream had as many samples as its header promised; what follows is ignored, if it is another chunk.
+        self.ended = False
         self._lowest, self._highest = 32767, -32768  # of the samples
 
     def feed(self, data: bytes) -> np.ndarray:

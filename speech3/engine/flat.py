@@ -151,16 +151,19 @@ def flatten(model: nn.Module) -> Flat:
     parameters, untrained = trained(model), list(_rest(model))
     if other := {parameter.dtype for parameter in parameters} - {torch.float32}:
         raise ValueError(f"parameters must be float32, not {other.pop()}")
+    # Finite float32 buffers are views as well; the bytes of all others follow as codes.
     viewed = [place for place in untrained if place.tensor.dtype == torch.float32 and _finite(place.tensor)]
     coded = [place for place in untrained if place not in viewed]
     coded.sort(key=lambda place: -place.tensor.element_size())
     tensors = [*parameters, *(place.tensor for place in viewed)]
     code_size = 1 + -(-sum(place.tensor.nbytes for place in coded) // 2) if coded else 0
+    # Where each tensor begins: parameters first, aligned to cache lines.
     offsets, size, num_parameters = [], 0, 0
     for index, numel in enumerate([*(tensor.numel() for tensor in tensors), code_size]):
         offsets.append(size)
         size += numel + -numel % _ALIGN
         num_parameters = size if index < len(parameters) else num_parameters
+    # The model's tensors become views of the vector.
     vector_K = torch.zeros(size, device=parameters[0].device if parameters else None)
     views = []
     for tensor, offset in zip(tensors, offsets[:-1], strict=True):

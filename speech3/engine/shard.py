@@ -54,26 +54,16 @@ class Wire:
     one scale for 64 values, the error stays at 2.6 times the step between two fetches (if steps are normally
     distributed); with one for a whole tensor it grows without bound, to 60 times the step after 200 fetches. So buckets
     here have at most 64 values. The first fetch of an epoch is float32, and the model's buffers always are.
-
-    Attributes
-    ----------
-    has_P
-        The parameters that the server knows the shard to have; None before the first fetch.
-    key
-        Selects the random numbers of the next push.
-    up, down
-        Bytes since the last call of `counted`; `sent` are those sent up that are not yet counted.
-    received
-        What the shard received last: float32 parameters, or codes.
     """
 
-    received: Tensor
+    received: Tensor  # what the shard received last: float32 parameters, or codes
 
     def __init__(self, codec: Codec | None = None, down: Codec | None = None) -> None:
         self.sender = Sender(codec) if codec else None
         self.down_codec = down
-        self.has_P: Tensor | None = None
-        self.key = self.up = self.down = self.sent = 0
+        self.has_P: Tensor | None = None  # what the server knows the shard to have; None before the first fetch
+        self.key = 0  # selects the random numbers of the next push
+        self.up = self.down = self.sent = 0  # bytes since the last call of `counted`; `sent`: up, not yet counted
 
     @property
     def plain(self) -> bool:

@@ -303,16 +303,9 @@ def _check_simulation(given: SimulationConfig, workers: int) -> None:
 class Trainer:
     """The state of training, and the backends that advance it.
 
-    Attributes
-    ----------
-    one
-        The backend of one worker, which computes the warm start, and everything if there is no other backend.
-    tensors
-        The state that was taken last; when no backend is running, the next minibatch starts from it.
-    states_M
-        int32: what became of each minibatch of the epoch, in that state (`speech3.engine.interface`).
-    done
-        Progress of the epoch, in that state.
+    `one` computes the warm start, and everything if there is no other backend. `tensors` is the state that was taken
+    last, from which the next minibatch starts when no backend is running. In that state, `states_M` (int32) says what
+    became of each minibatch of the epoch (`speech3.engine.interface`), and `done` is its progress.
     """
 
     def __init__(self, one: OneWorker, backend: Backend | None, warm_start: float = 0.0) -> None:

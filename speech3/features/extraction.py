@@ -190,16 +190,11 @@ def fingerprint(
 
 
 class Parts:
-    """The parts of `target`, open and locked. Made by `open_parts`.
-
-    Attributes
-    ----------
-    units, position
-        Number of finished units, and of their bytes.
-    """
+    """The parts of `target`, open and locked. Made by `open_parts`."""
 
     def __init__(self, target: Path, journal: IO[bytes], data: IO[bytes]) -> None:
-        self.target, self.units, self.position = target, 0, 0
+        self.target = target
+        self.units = self.position = 0  # numbers of finished units, and of their bytes
         self._journal, self._data = journal, data
 
     def taken_over(self, fingerprint: str) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,12 @@
 """fMLLR, or constrained MLLR: an affine transform of the features of one speaker (Gales 1998).
 
 The transform W = [A b] maximises the likelihood of A x + b under the GMMs, log abs det A included (Kaldi's
-transform/fmllr-diag-gmm.cc). With little speech
-it is pulled towards the identity by frames that the GMMs themselves would produce (`prior_stats`): they are as many as
-`PRIOR_FRAMES`, so that their weight falls as the speaker's frames grow.
+transform/fmllr-diag-gmm.cc). Up to a constant, the auxiliary function is
+
+    count log abs det A - 0.5 sum_i (w_i G(i) w_i - 2 w_i k(i))        w_i: row i of W
+
+With little speech the transform is pulled towards the identity by frames that the GMMs themselves would produce
+(`prior_stats`): they are as many as `PRIOR_FRAMES`, so that their weight falls as the speaker's frames grow.
 
 Axes: T frames, D dimensions, V = D + 1, K = V (V + 1) / 2 products.
 """
@@ -100,22 +103,14 @@ def applied(transform_DV: np.ndarray, feats_TD: np.ndarray) -> np.ndarray:
     return np.asarray(feats_TD @ transform_DV[:, :-1].T + transform_DV[:, -1])
 
 
-def fmllr_objective(transform_DV: np.ndarray, stats: FmllrStats) -> float:
-    """Auxiliary function: ``count log abs det A - 0.5 sum_i (w_i G(i) w_i - 2 w_i k(i))``, up to a constant."""
-    products_DVV = unpacked(stats.products)
-    quadratic = np.einsum("iv,ivw,iw->", transform_DV, products_DVV, transform_DV, optimize=True)
-    log_det = np.linalg.slogdet(transform_DV[:, :-1])[1]
-    return float(stats.count * log_det - 0.5 * quadratic + (transform_DV * stats.linear).sum())
-
-
 def fmllr_gradient(stats: FmllrStats) -> np.ndarray:
-    """The gradient (D, V) of `fmllr_objective` at the identity."""
+    """The gradient (D, V) of the auxiliary function at the identity."""
     rows_D = np.arange(len(stats.linear))
     return np.asarray(stats.linear - unpacked(stats.products)[rows_D, :, rows_D] + stats.count * identity(len(rows_D)))
 
 
 def fmllr_hessian(stats: FmllrStats) -> np.ndarray:
-    """The negative Hessian (D V, D V) of `fmllr_objective` at the identity."""
+    """The negative Hessian (D V, D V) of the auxiliary function at the identity."""
     dim = len(stats.linear)
     found_DVDV = np.zeros((dim, dim + 1, dim, dim + 1))
     for i, products_VV in enumerate(unpacked(stats.products)):
@@ -127,7 +122,7 @@ def fmllr_hessian(stats: FmllrStats) -> np.ndarray:
 def fmllr(
     stats: FmllrStats, start_DV: np.ndarray | None = None, sweeps: int = SWEEPS, speaker: str = "speaker"
 ) -> np.ndarray:
-    """The transform (D, D + 1) that maximises `fmllr_objective`, row by row; no sweep makes it worse.
+    """The transform (D, D + 1) that maximises the auxiliary function, row by row; no sweep makes it worse.
 
     `start_DV`: where the rows begin; None: the identity.
     `speaker`: for messages.

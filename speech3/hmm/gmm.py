@@ -226,11 +226,7 @@ def _accumulate(rows, bias, offset, seen, feats, frame, pdf, weight, count, firs
 
 def update(gmm: Gmm, stats: GmmStats) -> Gmm:
     """Maximum-likelihood re-estimation; Gaussians with few frames are removed, but never a pdf's last one."""
-    mean, var = gmm.mean.copy(), gmm.var.copy()
-    seen = stats.count > MIN_OCCUPANCY
-    count = stats.count[seen, None]
-    mean[seen] = stats.first[seen] / count
-    var[seen] = np.maximum(stats.second[seen] / count - mean[seen] ** 2, MIN_VARIANCE)
+    found, seen = twin_of(gmm, stats), stats.count > MIN_OCCUPANCY
     keep, weight = seen.copy(), stats.count.copy()
     for begin, end in zip(gmm.offset[:-1], gmm.offset[1:], strict=True):
         if not seen[begin:end].any():  # a pdf with too little data keeps its heaviest Gaussian as it is
@@ -240,7 +236,16 @@ def update(gmm: Gmm, stats: GmmStats) -> Gmm:
         weight[begin:end] = np.maximum(kept / kept.sum(), MIN_WEIGHT)
     sizes = np.add.reduceat(keep.astype(np.int64), gmm.offset[:-1])
     offset = np.concatenate([[0], np.cumsum(sizes)])
-    return Gmm(offset, normalized(weight[keep], offset), mean[keep], var[keep])
+    return Gmm(offset, normalized(weight[keep], offset), found.mean[keep], found.var[keep])
+
+
+def twin_of(gmm: Gmm, stats: GmmStats) -> Gmm:
+    """GMMs with as many Gaussians as `gmm`, re-estimated once; those with few frames keep their means and variances."""
+    seen = stats.count > MIN_OCCUPANCY
+    mean, var, count = gmm.mean.copy(), gmm.var.copy(), stats.count[seen, None]
+    mean[seen] = stats.first[seen] / count
+    var[seen] = np.maximum(stats.second[seen] / count - mean[seen] ** 2, MIN_VARIANCE)
+    return Gmm(gmm.offset, gmm.weight, mean, var)
 
 
 def normalized(weight: np.ndarray, offset: np.ndarray) -> np.ndarray:

@@ -236,14 +236,10 @@ def accumulate_mllt(gmm: Gmm, stats: MlltStats, feats_TD: np.ndarray, pdf_T: np.
     accumulate(gmm, stats.sums, feats_TD, pdf_T)
 
 
-def mllt_objective(matrix: np.ndarray, scatter_DDD: np.ndarray, count: float) -> float:
-    """Auxiliary function of a matrix (D, D): ``count log abs det A - 0.5 sum_i a_i G(i) a_i``."""
-    quadratic = np.einsum("id,ide,ie->", matrix, scatter_DDD, matrix, optimize=True)
-    return float(count * np.linalg.slogdet(matrix)[1] - 0.5 * quadratic)
-
-
 def mllt(scatter_DDD: np.ndarray, count: float, sweeps: int = SWEEPS) -> np.ndarray:
-    """The matrix (D, D) that maximises `mllt_objective`, row by row from the identity; no sweep makes it worse.
+    """The matrix A (D, D) that maximises ``count log abs det A - 0.5 sum_i a_i G(i) a_i``, a_i its rows, G the scatter.
+
+    Its rows are updated in turn, from the identity; no sweep makes it worse.
 
     Raises Speech3Error: there are fewer frames than dimensions, or the features are linearly dependent.
     """

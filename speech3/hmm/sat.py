@@ -23,7 +23,7 @@ from speech3.errors import DataError, MismatchError
 from speech3.hmm import train
 from speech3.hmm.alignments import Alignment
 from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, prior_stats, speaker_transforms, zero_fmllr_stats
-from speech3.hmm.gmm import MIN_OCCUPANCY, MIN_VARIANCE, FrameScorer, Gmm, GmmStats, accumulate, load_gmm, zero_stats
+from speech3.hmm.gmm import FrameScorer, Gmm, GmmStats, accumulate, load_gmm, twin_of, zero_stats
 from speech3.hmm.lda_mllt import (
     LdaStats,
     MlltStats,
@@ -250,15 +250,6 @@ def twin_stats(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> GmmStats:
         unadapted_TD = feats.unadapted(utterance)
         accumulate(gmm, stats, unadapted_TD, alignment.pdfs(hmm), feats.adapted(utterance, unadapted_TD))
     return stats
-
-
-def twin_of(gmm: Gmm, stats: GmmStats) -> Gmm:
-    """GMMs with as many Gaussians as `gmm`, re-estimated once; those with few frames keep their means and variances."""
-    seen = stats.count > MIN_OCCUPANCY
-    mean, var, count = gmm.mean.copy(), gmm.var.copy(), stats.count[seen, None]
-    mean[seen] = stats.first[seen] / count
-    var[seen] = np.maximum(stats.second[seen] / count - mean[seen] ** 2, MIN_VARIANCE)
-    return Gmm(gmm.offset, gmm.weight, mean, var)
 
 
 def check_dims(transforms: Mapping[str, np.ndarray], dim: int, path: object) -> None:

@@ -72,9 +72,8 @@ _STAY = 0.5  # probability of a phone's loop while occupancies are computed
 _NAME = "denominator.safetensors"
 _ARRAYS = "left", "phone", "ptr", "arc_phone", "next", "prob", "pdfs"
 _MIN_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
-_HISTORY_PHONES = (
-    10  # phones before a chunk, which determine the state of the phone language model: more than its order
-)
+# Phones before a chunk, which determine the state of the phone language model: more than its order.
+_HISTORY_PHONES = 10
 _MAX_GRAPHS = 4096  # of utterances, about 10 kB each; those of a large corpus are made again when drawn
 # The graph of one utterance: first, loop, final, arcs per state, source and weight of arcs.
 _Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]

@@ -12,7 +12,6 @@ from speech3.hmm.fmllr import (
     fmllr,
     fmllr_gradient,
     fmllr_hessian,
-    fmllr_objective,
     identity,
     prior_stats,
     speaker_transforms,
@@ -25,13 +24,23 @@ from speech3.hmm.lda_mllt import (
     accumulate_mllt,
     lda,
     mllt,
-    mllt_objective,
     packed,
     spliced,
     unpacked,
     zero_lda_stats,
     zero_mllt_stats,
 )
+
+
+def fmllr_objective(transform_DV: np.ndarray, stats: FmllrStats) -> float:
+    quadratic = np.einsum("iv,ivw,iw->", transform_DV, unpacked(stats.products), transform_DV, optimize=True)
+    log_det = np.linalg.slogdet(transform_DV[:, :-1])[1]
+    return float(stats.count * log_det - 0.5 * quadratic + (transform_DV * stats.linear).sum())
+
+
+def mllt_objective(matrix: np.ndarray, scatter_DDD: np.ndarray, count: float) -> float:
+    quadratic = np.einsum("id,ide,ie->", matrix, scatter_DDD, matrix, optimize=True)
+    return float(count * np.linalg.slogdet(matrix)[1] - 0.5 * quadratic)
 
 
 def a_gmm(seed: int, dim: int, sizes: tuple[int, ...] = (1, 3, 2, 2)) -> Gmm:

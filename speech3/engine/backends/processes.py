@@ -210,25 +210,15 @@ def run_task(task: Task, pipe: Any, coordinator: int, _: Surroundings | None = N
 
 
 class Workers:
-    """A fixed number of workers: their `names` and the `unit` of their progress in messages, and the `tasks` of each.
-
-    Attributes
-    ----------
-    groups
-        Each worker's processes, with this process's ends of their pipes.
-    deaths
-        Deaths of each worker without progress in between.
-    note
-        The last remark about a worker that hung; may be empty.
-    """
+    """A fixed number of workers: their `names`, the `unit` of their progress in messages, and the `tasks` of each."""
 
     def __init__(self, names: Sequence[str], unit: str, tasks: Callable[[int], Sequence[Task]]) -> None:
         self.names, self.unit, self.tasks = names, unit, tasks
         self.context = worker_context()
         self.coordinator = coordinator()
-        self.groups: list[list[tuple[Any, Any]]] = [[] for _ in names]
-        self.deaths = [0] * len(names)
-        self.note = ""
+        self.groups: list[list[tuple[Any, Any]]] = [[] for _ in names]  # processes, with our ends of the pipes
+        self.deaths = [0] * len(names)  # of each worker, without progress in between
+        self.note = ""  # the last remark about a worker that hung
         self._hung: dict[int, str] = {}
         self._kills: dict[int, tuple[int, float]] = {}  # attempts for a worker that is still alive, time of the last
 

@@ -224,10 +224,8 @@ def run_shard(
                 push.unpack()
                 row[[Status.UP, Status.DOWN]] += push.wire.counted()
                 row[Status.SYNC_S] += time.perf_counter() - begun
-                row[Status.SINCE], row[Status.DOING] = (
-                    time.monotonic(),
-                    Activity.COMPUTES,
-                )  # the next request follows at once
+                # The next request follows at once.
+                row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.COMPUTES
 
 
 class Shared:

@@ -12,7 +12,7 @@ Axes: B items of a minibatch, C classes.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -193,7 +193,8 @@ class Items:
                 f"dataset[{index}] raised {type(error).__name__}: {error}; repair that item, or leave it out "
                 f"(torch.utils.data.Subset)"
             ) from error
-        if self.reader.collate_fn is None and not self._whole and not isinstance(item, Mapping) and not _pair(item):
+        pair = isinstance(item, tuple | list) and len(item) == 2
+        if self.reader.collate_fn is None and not self._whole and not isinstance(item, Mapping) and not pair:
             raise SettingError(
                 f"dataset[{index}] is of type {type(item).__name__}; it must be a pair (input, target) or a "
                 f"dictionary, or collate_fn must make minibatches of such items"
@@ -214,15 +215,8 @@ def joined(microbatches: Sequence[tuple[Any, Targets]]) -> tuple[Any, Targets]:
 
 
 def moved(inputs: Any, targets: Targets, device: torch.device) -> tuple[Any, Targets]:
-
-    def there(tensor: Tensor) -> Tensor:
-        return to_device(tensor, device)
-
+    there = partial(to_device, device=device)
     return each_tensor(inputs, there), each_tensor(targets, there)
-
-
-def _pair(item: Any) -> bool:
-    return isinstance(item, tuple | list) and len(item) == 2
 
 
 def _count(values: Any) -> int:

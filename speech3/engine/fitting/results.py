@@ -1,8 +1,8 @@
 """What `fit` returns, what its callbacks get, and the directory from which the same call resumes."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,14 +135,12 @@ class FitDirectory:
     def checkpoint(self) -> Path:
         return self.path / "checkpoint.safetensors"
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> AbstractContextManager[None]:
         """Lock the directory against a second process; the lock is released if this one is killed.
 
         Raises `Speech3Error` if another process is training there, or the directory cannot be made.
         """
-        with locked_directory(self.path, f"out={self.path}: another process is training there; choose another out"):
-            yield
+        return locked_directory(self.path, f"out={self.path}: another process is training there; choose another out")
 
     def load(self) -> Saved | None:
         """The last state; None if there is none.

@@ -30,7 +30,6 @@ phones, K states of a phone, E edges of frames, M mel bins.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 import numba
 import numpy as np
@@ -59,15 +58,11 @@ _RANGE = 12.0  # nats below the maximum of the utterance where log mel energies 
 _BINS, _WINDOW_MS, _SHIFT_MS = 23, 20.0, 5.0
 _FEWEST = 2 * _SPAN  # frames below which there is no change to measure
 Wave = tuple[np.ndarray, int]  # float32 samples (S,) in [-1, 1), and samples per second
+_MELS = FeatureConfig(
+    kind="fbank", num_mel_bins=_BINS, frame_length=_WINDOW_MS, frame_shift=_SHIFT_MS, window_type="hamming"
+)
 ROUNDS = 2
 _SCALE = 0.1  # of the acoustic scores in the Viterbi search, as in training
-
-
-@lru_cache(maxsize=1)
-def _mel_config() -> FeatureConfig:
-    return FeatureConfig(
-        kind="fbank", num_mel_bins=_BINS, frame_length=_WINDOW_MS, frame_shift=_SHIFT_MS, window_type="hamming"
-    )
 
 
 def spectral_change(wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, np.ndarray]:
@@ -83,36 +78,28 @@ def spectral_change(wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, np.nd
     Returns `seconds_E`, float64, times of the edges; `change_E`, float64 of mean 0 and standard deviation 1; zeros if
     nothing changes. Empty if the recording is shorter than 50 ms, or if its sample rate is too low for 23 mel bins.
     """
-    return standardised_change(*_log_mels(wave_S, rate_hz))
-
-
-def _log_mels(wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, np.ndarray]:
-    """Log mel energies (T, M) float64 with their floor, and the seconds (T + 1,) of the edges of their frames."""
-    config = _mel_config()
     try:
-        feats_1TM, _ = static_features(torch.from_numpy(wave_S)[None], torch.tensor([len(wave_S)]), config, rate_hz)
+        feats_1TM, _ = static_features(torch.from_numpy(wave_S)[None], torch.tensor([len(wave_S)]), _MELS, rate_hz)
     except Speech3Error:  # the rate is too low for so many bins
-        return np.zeros((0, _BINS)), np.zeros(0)
+        return np.zeros(0), np.zeros(0)
     mels_TM = feats_1TM[0].numpy().astype(np.float64)
     if len(mels_TM) < _FEWEST:
-        return np.zeros((0, _BINS)), np.zeros(0)
+        return np.zeros(0), np.zeros(0)
     length, shift = (int(rate_hz * 0.001 * ms) for ms in (_WINDOW_MS, _SHIFT_MS))  # whole samples, as in extraction
     seconds_E = (np.arange(len(mels_TM) + 1) * shift + (length - shift) / 2) / rate_hz
-    return np.maximum(mels_TM, mels_TM.max() - _RANGE), seconds_E
+    return seconds_E, standardised_change(np.maximum(mels_TM, mels_TM.max() - _RANGE))
 
 
-def standardised_change(mels_TM: np.ndarray, seconds_E: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The times of the edges, and the change at each, as in `spectral_change`, from floored log mel energies."""
-    if not len(mels_TM):
-        return np.zeros(0), np.zeros(0)
+def standardised_change(mels_TM: np.ndarray) -> np.ndarray:
+    """The change at each edge, as in `spectral_change`, from floored log mel energies."""
     padded_TM = np.pad(mels_TM, ((_SPAN, _SPAN), (0, 0)), mode="edge")
     sums_TM = np.concatenate([np.zeros((1, mels_TM.shape[1])), padded_TM.cumsum(0)])
     means_TM = (sums_TM[_SPAN:] - sums_TM[:-_SPAN]) / _SPAN
     change_E = np.sqrt(np.linalg.norm(means_TM[_SPAN:] - means_TM[:-_SPAN], axis=1))
     deviation = change_E.std()
     if deviation < 1e-6:  # nothing changes: rounding would be all there is
-        return seconds_E, np.zeros(len(change_E))
-    return seconds_E, (change_E - change_E.mean()) / deviation
+        return np.zeros(len(change_E))
+    return (change_E - change_E.mean()) / deviation
 
 
 def change_at(wave_S: np.ndarray, rate_hz: int, edges_s: np.ndarray) -> np.ndarray:

@@ -439,7 +439,8 @@ def lay_out_long(
             yield scorer.loglikes(local_features(feats_TF, start, end, config))
 
     outputs = find_words(graph, hmm, scores(), acoustic_scale)
-    found = in_order([_in_frames(f, hmm.subsampling, len(feats_TF)) for f in outputs], len(words))
+    step, frames = hmm.subsampling, len(feats_TF)
+    found = in_order([Found(f.word, f.start * step, min(f.end * step, frames)) for f in outputs], len(words))
     found = [f for f in found if words[f.word] != UNKNOWN]  # spoken noise fits anything; its neighbours locate it
     stretches = _stretches(found, len(words), rate)
     if sum(len(inside) for _, inside in stretches) < _MIN_FOUND * len(words):
@@ -454,10 +455,6 @@ def lay_out_long(
         before = stretches[number + 1][0][0].start if number + 1 < len(stretches) else len(feats_TF)
         parts += _cut(utterance, stretch, inside, after, before, rate)
     return LongLayout(tuple(parts), tuple(_gaps(parts, len(words), len(feats_TF), rate)), len(words))
-
-
-def _in_frames(found: Found, subsampling: int, frames: int) -> Found:
-    return Found(found.word, found.start * subsampling, min(found.end * subsampling, frames))
 
 
 def in_order(found: Sequence[Found], words: int) -> list[Found]:

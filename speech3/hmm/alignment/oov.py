@@ -56,7 +56,7 @@ def with_new_words(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: st
 
 
 def with_pronunciations(hmm: Hmm, pronunciations: Iterable[Pronunciation], source: str) -> Hmm:
-    """Like `with_words`, but the new pronunciations of words that the model has replace the old ones."""
+    """Like `with_new_words`, but the new pronunciations of words that the model has replace the old ones."""
     new, lexicon = tuple(pronunciations), hmm.lexicon
     words = {pron.word for pron in new}
     kept = tuple(pron for pron in lexicon.pronunciations if pron.word not in words)
@@ -141,7 +141,8 @@ def by_espeak(
         return NONE
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / f"{lang}-lexicon.txt"
-        write_text(path, "".join(_plain_lines(hmm.lexicon)))
+        prons = hmm.lexicon.pronunciations
+        write_text(path, "".join(f"{pron.word} {' '.join(_plain(hmm.lexicon, pron))}\n" for pron in prons))
         try:
             found = guess_pronunciations(words, counts, path, lang, spelled=False, kept=kept)
         except Speech3Error as error:
@@ -192,8 +193,3 @@ def _guesses(
 
 def _plain(lexicon: Lexicon, pron: Pronunciation) -> Phones:
     return tuple(lexicon.base_phone(phone) for phone in pron.phones)
-
-
-def _plain_lines(lexicon: Lexicon) -> Iterable[str]:
-    for pron in lexicon.pronunciations:
-        yield f"{pron.word} {' '.join(_plain(lexicon, pron))}\n"

@@ -285,7 +285,8 @@ def read_transition_model(path: Path | str) -> TransitionModel:
     """
     with opened_object(path, "a Kaldi model", "pass the final.mdl that made the alignment") as stream:
         stream.expect("<TransitionModel>")
-        topology = _read_topology(stream)
+        stream.expect("<Topology>")
+        topology = _binary_topology(stream) if stream.binary else _text_topology(stream)
         width = 4 if stream.expect("<Triples>", "<Tuples>") == "<Tuples>" else 3
         rows = [[stream.integer() for _ in range(width)] for _ in range(stream.integer())]
         stream.expect("</Triples>", "</Tuples>")
@@ -306,11 +307,6 @@ def _check(topology: Topology, tuples: np.ndarray) -> None:
     for phone, state, forward, loop in tuples.tolist():
         if phone not in topology or not 0 <= state < len(topology[phone]) or min(forward, loop) < 0:
             raise ValueError(f"a transition-state of phone {phone}, state {state}, which its topology lacks")
-
-
-def _read_topology(stream: KaldiObject) -> Topology:
-    stream.expect("<Topology>")
-    return _binary_topology(stream) if stream.binary else _text_topology(stream)
 
 
 def _binary_topology(stream: KaldiObject) -> Topology:

@@ -29,9 +29,8 @@ _PROBE_S = 5.0
 _PORT = 6379  # Ray's own default
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # preface and empty SETTINGS
 TIMEOUT_S = 60.0  # timeout for a node with room, and for a reply
-_REST_S = (
-    0.2  # before another attempt: Ray takes a while to know that a node is gone, and starts actors there until then
-)
+# Before another attempt: Ray takes a while to know that a node is gone, and starts actors there until then.
+_REST_S = 0.2
 
 
 @dataclass(frozen=True)
