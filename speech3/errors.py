@@ -1,7 +1,8 @@
 """The exceptions for a user's mistakes, lists in messages, the limit on the share of bad utterances, the platform.
 
 A message has the form ``where: problem; remedy``. Its class says what kind of problem it is, for programs that react to
-it, and for tests, which need not quote sentences.
+it, and for tests, which need not quote sentences. What reads a file raises one for a file that is missing, damaged or
+of another format; docstrings name what else is raised.
 """
 
 import sys
@@ -82,6 +83,11 @@ def listed(names: Iterable[str], most: int = _SHOWN) -> str:
     """
     names = list(names)
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def counted(number: int, what: str) -> str:
+    """A number and its noun, in the plural unless the number is one."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def check_bad(

@@ -32,7 +32,7 @@ from speech3.data import (
     without_markup,
     write_datadir,
 )
-from speech3.errors import DataError, FormatError, MissingError, SettingError, Speech3Error, listed
+from speech3.errors import DataError, FormatError, MissingError, SettingError, Speech3Error, counted, listed
 from speech3.language import (
     NOT_WORDS,
     Cutter,
@@ -130,7 +130,7 @@ def _by_utterance(
         parts = split_by_utterance(data, {**wanted, "train": 1 - sum(wanted.values())}, seed, seconds)
     except Speech3Error as error:
         raise DataError(
-            f"{data.path}: {_number(len(data.utterances), 'utterance')} ({total_s:.0f} s): too few to hold out"
+            f"{data.path}: {counted(len(data.utterances), 'utterance')} ({total_s:.0f} s): too few to hold out"
             f" {' and '.join(shares)}, which get at most {max(wanted.values()):.0%} of the speech each: at least"
             f" {math.ceil(1 / max(wanted.values()))} utterances of about the same length are needed (a recogniser"
             " needs ten minutes of speech or more)"
@@ -143,7 +143,7 @@ def _by_utterance(
         why = f"where {_ENOUGH_VOICES} are needed to hold some out"
     those = f"test has {taken} of the {taken + voices} speakers; {voices} remain" if taken else ""
     say(
-        f"  {data.path}: {those or _number(voices, 'speaker')}, {why}: {sizes} split by utterance, so {they} from"
+        f"  {data.path}: {those or counted(voices, 'speaker')}, {why}: {sizes} split by utterance, so {they} from"
         " speakers that are also in train; expect more errors on new speakers"
     )
     return parts
@@ -153,17 +153,13 @@ def _described(name: str, parts: Mapping[str, DataDir], seconds: Seconds) -> str
     speakers = parts[name].speakers().keys()
     both, minutes = len(speakers & parts["train"].speakers().keys()), _total_s(parts[name], seconds) / 60
     return (
-        f"{name} {_number(len(parts[name].utterances), 'utterance')}, {minutes:.1f} minutes,"
-        f" {_number(len(speakers), 'speaker')} ({both or 'none'} of them also in train)"
+        f"{name} {counted(len(parts[name].utterances), 'utterance')}, {minutes:.1f} minutes,"
+        f" {counted(len(speakers), 'speaker')} ({both or 'none'} of them also in train)"
     )
 
 
 def _total_s(data: DataDir, seconds: Seconds) -> float:
     return sum(seconds[key] for key in data.utterances)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def prepare(

@@ -272,8 +272,12 @@ def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:
         raise SettingError(
             f"samples_S: {samples_S.dtype} of shape {samples_S.shape}; pass one channel (S,) of int16 or float"
         )
+    write_pcm(path, samples_S, sample_rate_hz)
+
+
+def write_pcm(path: Path, samples: np.ndarray, rate_hz: int) -> None:
     buffer = io.BytesIO()  # written by Python, since libsndfile does not say that the disk is full
-    soundfile.write(buffer, samples_S, sample_rate_hz, "PCM_16", format="WAV")
+    soundfile.write(buffer, samples, rate_hz, "PCM_16", format="WAV")
     with atomic_path(path) as temporary:
         temporary.write_bytes(buffer.getvalue())
 

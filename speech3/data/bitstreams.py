@@ -255,15 +255,13 @@ def _mp3_frames(data: bytes | mmap.mmap, begin: int) -> _Frames | None:
         place += 1
     first, count, end, whole, constant = place, 0, place, True, True
     while place < len(data):
-        found = mp3_header(data[place : place + 3])
-        if found and found[1:] == header[1:]:
+        if found := _like(data, place, header):
             count, end, constant = count + 1, place + found[0], constant and abs(found[0] - header[0]) <= 1
             place = end
             continue
         place += 1  # damaged, or a tag: look for the next frame that has another one behind it
         while 0 <= (place := data.find(b"\xff", place)) < len(data) - 4:
-            found = mp3_header(data[place : place + 3])
-            if found and found[1:] == header[1:] and _like(data, place + found[0], header):
+            if (found := _like(data, place, header)) and _like(data, place + found[0], header):
                 break
             place += 1
         else:
@@ -273,9 +271,10 @@ def _mp3_frames(data: bytes | mmap.mmap, begin: int) -> _Frames | None:
     return _Frames(first, header[0], count, end, whole, constant, *header[1:])
 
 
-def _like(data: bytes | mmap.mmap, place: int, header: tuple[int, int, int]) -> bool:
+def _like(data: bytes | mmap.mmap, place: int, header: tuple[int, int, int]) -> tuple[int, int, int] | None:
+    """The header at a place; None if there is none, or one of another sample rate or number of samples."""
     found = mp3_header(data[place : place + 3])
-    return found is not None and found[1:] == header[1:]
+    return found if found and found[1:] == header[1:] else None
 
 
 def examine_mp3(stream: IO[bytes], size: int, begin: int) -> Container:

@@ -30,7 +30,6 @@ _IPA = {
     "glide": "jwɥɰʋʍ",
 }
 _OF_SYMBOL = {symbol: name for name, symbols in _IPA.items() for symbol in symbols}
-_FRICATED = frozenset(("stop", "fricative"))
 
 
 def is_silence(label: str) -> bool:

@@ -7,17 +7,14 @@ changes, a byte is missing, or is too much if the file has more bytes than its h
 Axes: B bytes, S samples, K blocks.
 """
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import soundfile
 
 from speech3.data import audio
 from speech3.data.containers import Pcm16, pcm16
 from speech3.errors import FormatError
-from speech3.runtime import atomic_path
 
 _BLOCK = 128  # samples
 _SMOOTHER = 2.0  # bits: in a block, the other alignment has differences that are smaller by a factor of 4
@@ -66,10 +63,7 @@ def write_mended(location: Path | str, out: Path, *, directory: Path | None = No
     _, data_B = _mend(*found)
     whole = len(data_B) - len(data_B) % (2 * about.channels)
     samples_SC = data_B[:whole].view(f"{about.order}i2").astype(np.int16).reshape(-1, about.channels)
-    buffer = io.BytesIO()
-    soundfile.write(buffer, samples_SC, about.rate_hz, "PCM_16", format="WAV")
-    with atomic_path(out) as temporary:
-        temporary.write_bytes(buffer.getvalue())
+    audio.write_pcm(out, samples_SC, about.rate_hz)
 
 
 def _read(location: Path | str, directory: Path | None) -> tuple[Pcm16, np.ndarray] | None:

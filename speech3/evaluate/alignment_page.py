@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from speech3.config import FeatureConfig, load_preset
+from speech3.errors import counted
 from speech3.evaluate import figures, html
 from speech3.evaluate.figures import AlignedUtterance
 from speech3.evaluate.html import escape
@@ -72,7 +73,7 @@ def write_alignment_page(
     parts = [f"<h1>{escape(title)}</h1>", *(f"<p>{escape(line.strip())}</p>" for line in summary)]
     parts.append('<p class="quiet">Click a word to hear it. Doubtful words are <mark>marked</mark>.</p>')
     if doubtful:
-        parts.append(f"<h2>To be checked: {html.counted(len(doubtful), 'utterance')}, the worst first</h2>")
+        parts.append(f"<h2>To be checked: {counted(len(doubtful), 'utterance')}, the worst first</h2>")
         parts += [_block(each) for each in doubtful]
     else:
         parts.append("<h2>No utterance is suspicious</h2>")

@@ -89,11 +89,6 @@ def page(title: str, body: str) -> str:
     )
 
 
-def counted(number: int, what: str) -> str:
-    """A number and its noun, in the plural unless the number is one."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, best: int | None = None, wrapped: bool = False
 ) -> str:

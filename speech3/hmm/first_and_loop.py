@@ -82,7 +82,6 @@ def train_tree(
     min_frames: float,
     extra: Sequence[frozenset[int]] = (),
     *,
-    subsampling: int = SUBSAMPLING,
     key: str = "hmm.tri.leaves",
 ) -> Hmm:
     """Grow a left-biphone tree with two states per phone; silence and spoken noise have one pdf per state.
@@ -105,7 +104,7 @@ def train_tree(
         raise DataError("no utterance is aligned, so no tree can be grown; see bad.txt of the alignment")
 
     def stats_of(utterance: str, alignment: Alignment) -> ContextStats:
-        feats_KD = middle_frames(feats[utterance], subsampling)
+        feats_KD = middle_frames(feats[utterance])
         if len(feats_KD) != alignment.num_frames:
             raise MismatchError(
                 f"{utterance}: {len(feats[utterance])} frames are {len(feats_KD)} outputs, but its alignment has"
@@ -116,4 +115,4 @@ def train_tree(
     shown = progress(alignments.items(), len(alignments), "statistics for the tree")
     (stats,) = merged_stats(stats_of(*item) for item in shown)
     tree = build_tree(stats, lexicon, leaves, min_frames, extra, topology=FIRST_AND_LOOP, sides=_SIDES, key=key)
-    return Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, subsampling)
+    return Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, SUBSAMPLING)

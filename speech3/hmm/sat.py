@@ -423,5 +423,5 @@ def load_adapted(directory: Path) -> Adapted:
     arrays, about = load_tensors(directory / ADAPTED / PRIOR, "prior")
     gmm = load_gmm(directory / ADAPTED / MODEL)
     settled = directory / ADAPTED / PASSES
-    train = read_json(settled)["passes"] if settled.exists() else about["passes"]
-    return Adapted(gmm, arrays["frames"], about["least_frames"], about["prior_frames"], train)
+    passes = read_json(settled)["passes"] if settled.exists() else about["passes"]
+    return Adapted(gmm, arrays["frames"], about["least_frames"], about["prior_frames"], passes)

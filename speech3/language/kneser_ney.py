@@ -488,10 +488,7 @@ def _padded_sum(one_V: np.ndarray, other_V: np.ndarray) -> np.ndarray:
 
 
 def read_tokens(paths: Sequence[Path], numbers: dict[str, int]) -> Iterator[np.ndarray]:
-    """Read text files with one sentence per line, in blocks; lines without words are skipped.
-
-    Raises what `read_sentences` raises.
-    """
+    """Read text files with one sentence per line, in blocks; lines without words are skipped."""
     for lines in with_progress(read_sentences(paths), paths, "reading text"):
         words = lines.text.replace("\n", f" {EOS} ").split()
         if not lines.text.endswith("\n"):

@@ -349,10 +349,7 @@ def _say_once(text: str) -> None:
 
 
 def lexicon_entries(text: str, path: Path) -> dict[str, list[Phones]]:
-    """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are ignored.
-
-    Raises what `lexicon_lines` raises.
-    """
+    """Pronunciations of each word of a lexicon; probabilities of lexiconp.txt are ignored."""
     table: dict[str, list[Phones]] = {}
     for line in lexicon_lines(text, path):
         table.setdefault(line.word, []).append(line.phones)
@@ -497,8 +494,6 @@ def read_lexicon_text(path: Path) -> str:
     """Lines ``word phone ...`` of a lexicon; word positions and silences of Kaldi's align_lexicon.txt are removed.
 
     Words are composed (NFC), phones are as they are written. CMUdict, which begins with ``;;;``, may be in Latin-1.
-
-    Raises what `read_utf8` raises.
     """
     content = read_bytes(path)
     text = decode(content, path, "latin-1" if content.startswith(b";;;") else "")  # as cmudict-0.7b is
@@ -535,10 +530,7 @@ def listed_phones(lexicon: Path) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def arpa_words(path: Path) -> list[str]:
-    """The words of an ARPA file, without symbols such as `<s>`; the file is read to the end of its 1-grams, unchecked.
-
-    Raises what `read_utf8` raises.
-    """
+    """The words of an ARPA file, without symbols such as `<s>`; it is read to the end of its 1-grams, unchecked."""
     from_unigrams = dropwhile(lambda line: line.strip() != "\\1-grams:", text_lines(path))
     unigrams = takewhile(lambda line: not line.startswith("\\"), islice(from_unigrams, 1, None))
     return [row[1] for row in map(str.split, unigrams) if len(row) > 1 and row[1] not in NOT_WORDS]

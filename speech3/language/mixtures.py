@@ -206,10 +206,7 @@ def _numbers_in(model: ArpaLm, vocabulary: Sequence[str]) -> np.ndarray:
 
 
 def interpolate(models: Sequence[ArpaLm], weights: Sequence[float], source: str) -> ArpaLm:
-    """Interpolate models. A word that a model lacks has probability zero in it.
-
-    Raises what `check_models` and `check_weights` raise.
-    """
+    """Interpolate models. A word that a model lacks has probability zero in it."""
     check_models(models)
     check_weights(weights, models)
     used = [(model, weight) for model, weight in zip(models, weights, strict=True) if weight > 0]

@@ -15,7 +15,7 @@ from typing import Any
 from speech3 import __version__
 from speech3.data import DataDir
 from speech3.decode import FoundAlignment, Recognizer, find_alignment, load_recognizer
-from speech3.errors import DataError, MachineError, OccupiedError
+from speech3.errors import DataError, MachineError, OccupiedError, counted
 from speech3.hmm import Limits, Segment
 from speech3.recipe.aligner import (
     LITTLE_S,
@@ -192,7 +192,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
             if not (request.train or request.graphemes) and source.speech_s < LITTLE_S:
                 model = map_aligner(data, rules, lexicon, out / "model")
             if model is None:
-                say(f"training on {_counted(len(data.utterances), 'utterance')}: {out / 'model'}")
+                say(f"training on {counted(len(data.utterances), 'utterance')}: {out / 'model'}")
                 model = train_aligner(data, rules, lexicon, out / "model", source.rate_hz, jobs)
             request = replace(request, lexicon=None, lang=None)  # all words have their pronunciations
         else:
@@ -223,7 +223,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
     _State(settings, _digest(stored), marks, request.corrected is not None, limits, results).save(out)
     if all(result.status == FAILED for result in results):
         reasons = "".join(f"\n  {result.id}: {result.reason}" for result in results[:_SHOWN])
-        raise DataError(f"{path}: none of {_counted(len(results), 'utterance')} could be aligned:{reasons}")
+        raise DataError(f"{path}: none of {counted(len(results), 'utterance')} could be aligned:{reasons}")
     return summary
 
 
@@ -254,10 +254,6 @@ def _prepared(recognizer: Recognizer, data: DataDir, lexicon: Path | None) -> Tr
         words = (word for each in data.utterances.values() for word in (each.text or "").split())
         recognizer = with_further_words(recognizer, rules, set(words))
     return Trained(recognizer, data)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _check_place(path: Path, out: Path) -> None:
