@@ -45,7 +45,6 @@ def merge_questions(
 
     `stats`: (P + 1, 1 + 2 D): statistics of each phone's middle state.
     `groups`: phones that are in one cluster from the start (the stress or tone variants of a vowel).
-    `extra`: further phone sets.
     Returns: (Q, P + 1) bool: the members of each set, none of which is empty. The last set holds all phones of
     `groups`: its complement is silence and the ends of the utterance.
     """

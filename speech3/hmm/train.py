@@ -75,7 +75,6 @@ def lfmmi_passes(hours: float, *, started: bool = False) -> int:
 def with_sizes(config: HmmConfig, hours: float, groups: int) -> HmmConfig:
     """Fill in ``mono.gaussians``, ``aligner.gaussians``, ``tri.leaves`` and ``tri.gaussians`` where they are 0.
 
-    `hours`: hours of training speech.
     `groups`: number of groups of phones that share a root (`phone_groups`): each needs a leaf and a Gaussian per state.
     """
     roots = groups * THREE_STATES.states

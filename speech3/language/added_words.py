@@ -225,7 +225,6 @@ def letter_model(spellings: Iterable[Sequence[str]], order: int) -> ArpaLm:
 def add_letter_model(lm: ArpaLm, letters: ArpaLm, weight: float) -> ArpaLm:
     """The word model and the letter model together.
 
-    `letters`: as `letter_model` returns it.
     `weight`: unigram probability of a new word before all are scaled down to sum to one.
     """
     firsts = {ngram[1]: prob for ngram, (prob, _) in letters.ngrams[1].items() if ngram[0] == BOS}

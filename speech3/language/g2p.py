@@ -444,7 +444,6 @@ def learnt(table: Table, held_out: Collection[str], source: str, kept: Path | No
     """Learn how words are pronounced from all words of a lexicon, or read what was learnt from the same words before.
 
     `held_out`: words of the lexicon on which the phone error rate of a model of the others is measured: `G2p.wrong`.
-    `source`: the name of the lexicon, for messages.
     `kept`: where the model is kept if learning it took more than a second; a file of another lexicon is replaced.
     Returns: None if the lexicon has too few words (`LEAST_WORDS`).
     """

@@ -186,8 +186,6 @@ def uses_apostrophes(counts: Mapping[str, int]) -> bool:
     """Are apostrophes within words so frequent that they are a sound, not a sign that something is left out?
 
     Those that are letters in Unicode (U+02BB, U+02BC) always are a sound.
-
-    `counts`: how often each word occurs.
     """
     apostrophes = letters = 0
     for word, count in counts.items():
@@ -239,7 +237,6 @@ def _named(letter: str) -> str:
 def silent_characters(counts: Mapping[str, int], spell: Graphemes) -> str:
     """Describe what has no sound in the words: punctuation and digits, with how often and in what words.
 
-    `counts`: how often each word occurs.
 
     Returns: empty if there is none.
     """

@@ -315,7 +315,6 @@ def _words_dtype(order: int) -> np.dtype:
 def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -> Counts:
     """Count the n-grams of all orders.
 
-    `words`: size of the vocabulary.
     `minimums`: for each order from 1: how often an n-gram must occur in the text to be in the model.
     """
     order = windows.order

@@ -50,10 +50,7 @@ Words = Sequence[str]
 
 
 class Network(nn.Module):
-    """Embeddings, the layers of a config, and the tied softmax.
-
-    `count_V`: how often each unit occurs in the text.
-    """
+    """Embeddings, the layers of a config, and the tied softmax."""
 
     log_draw_V: Tensor
 

@@ -41,7 +41,6 @@ _TRAINING: dict[str, Any] = {
 def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
     """Train a unigram model; the same words make the same bytes.
 
-    `words`: how often each word occurs in the text.
     `vocabulary`: number of pieces; there are fewer if the text has fewer.
     Raises Speech3Error: there are more letters than `vocabulary`.
     """
@@ -65,8 +64,6 @@ def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
 
 class Cutter:
     """Segments words so that every piece has a letter; a piece without one (``▁``, an apostrophe) joins its neighbour.
-
-    `model`: as `train_pieces` returns it.
     """
 
     def __init__(self, model: bytes) -> None:

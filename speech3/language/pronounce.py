@@ -147,7 +147,6 @@ def scripts_of(counts: Mapping[str, int]) -> dict[str, tuple[int, list[str]]]:
 
     Japanese kana count as CJK, since they are written together; letters such as ``ʼ`` and ``ʰ`` belong to any script.
 
-    `counts`: how often each word occurs.
     Returns: for each script its number of letters, and the three most frequent words that have some.
     """
     letters, words = Counter[str](), dict[str, Counter[str]]()

@@ -123,7 +123,6 @@ def posterior_boundaries(
     `column_PK`: int32, the column of each state of each phone.
     `alignment`: its phones are kept; its boundaries only say where the band lies.
     `bonus_T`: float64, added to the log probability of a path for each phone that begins at frame t.
-    `scale`: acoustic scale.
     `band`: frames by which a phone may begin earlier, and end later, than in `alignment`.
     Returns: the first is 0, the last T; each phone is at least as long as the topology requires.
     """
