@@ -17,19 +17,8 @@ from pathlib import Path
 import soundfile
 
 from speech3.corpora.table import TABLES, Row, may_be_table, rows_of
-from speech3.corpora.tiers import (
-    Tier,
-    is_labels,
-    read_elan,
-    read_labels,
-    read_subtitles,
-    read_textgrid,
-)
-from speech3.data import (
-    Fault,
-    files_below,
-    is_sync_conflict,
-)
+from speech3.corpora.tiers import Tier, is_labels, read_elan, read_labels, read_subtitles, read_textgrid
+from speech3.data import Fault, files_below, is_sync_conflict
 from speech3.errors import DataError, Speech3Error, listed
 from speech3.runtime import read_utf8
 

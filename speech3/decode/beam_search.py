@@ -105,7 +105,7 @@ def with_word_penalty(graph: SearchGraph, word_penalty: float) -> SearchGraph:
 
 
 @jit
-def grouped(value, values):  # type: ignore[no-untyped-def] # pragma: no cover
+def grouped(value, values):  # type: ignore[no-untyped-def]
     """The order that sorts numbers below `values` (counting sort), and where each value begins in it: both int32."""
     begin = np.zeros(values + 1, np.int32)
     for place in range(len(value)):
@@ -128,7 +128,7 @@ def topological(source_A: np.ndarray, target_A: np.ndarray, states: int) -> np.n
 
 
 @jit
-def _topological(target, begin, waiting):  # type: ignore[no-untyped-def] # pragma: no cover
+def _topological(target, begin, waiting):  # type: ignore[no-untyped-def]
     """`waiting` has the number of arcs into each state whose sources have not been visited yet."""
     # Kahn's algorithm: states without waiting arcs, in the order in which the last of these is removed.
     order, end = np.empty(len(waiting), np.int32), 0
@@ -149,7 +149,7 @@ def _topological(target, begin, waiting):  # type: ignore[no-untyped-def] # prag
 
 
 @jit
-def _levels(order, arcs, begin, epsilon):  # type: ignore[no-untyped-def] # pragma: no cover
+def _levels(order, arcs, begin, epsilon):  # type: ignore[no-untyped-def]
     """The largest number of consecutive epsilon arcs on a path to each state, visited in topological order."""
     level = np.zeros(len(epsilon), np.int32)
     for s in order:
@@ -208,7 +208,7 @@ def best_arcs(lattice: Lattice, acoustic_scale: float, word_penalty: float = 0.0
 
 
 @jit
-def costs_to_end(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
+def costs_to_end(source, target, costs, final):  # type: ignore[no-untyped-def]
     """`rest_costs`, of arcs sorted by source state."""
     rest = final.copy()
     for a in range(len(source) - 1, -1, -1):
@@ -217,7 +217,7 @@ def costs_to_end(source, target, costs, final):  # type: ignore[no-untyped-def] 
 
 
 @jit
-def _best_arcs(source, target, costs, final):  # type: ignore[no-untyped-def] # pragma: no cover
+def _best_arcs(source, target, costs, final):  # type: ignore[no-untyped-def]
     # Arcs are sorted by source state, and lead to higher ones: from the last to the first, rest costs are final.
     rest, by = final.copy(), np.full(len(final), -1, np.int64)
     for a in range(len(source) - 1, -1, -1):

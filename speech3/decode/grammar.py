@@ -274,7 +274,7 @@ def _disambiguate(spoken: Sequence[tuple[int, ...]]) -> list[int]:
 class Spelling:
     """What a graph needs to spell unseen words."""
 
-    letters: ArpaLm  # the letter model (`speech3.language.letter_model`)
+    letters: ArpaLm  # of the letters of words, as `speech3.language.letter_units` gives them
     weight: float  # the probability of a new word
     pronunciations: tuple[Pronunciation, ...]  # those of the letters, in phones without positions in the word
 

@@ -66,7 +66,7 @@ def read_body(data_N: np.ndarray, at: int, states: int, compact: bool) -> tuple[
 
 
 @jit
-def _int32(data, at):  # type: ignore[no-untyped-def] # pragma: no cover
+def _int32(data, at):  # type: ignore[no-untyped-def]
     number = np.uint32(0)
     for place in range(4):
         number |= np.uint32(data[at + place]) << np.uint32(8 * place)
@@ -74,7 +74,7 @@ def _int32(data, at):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @jit
-def _int64(data, at):  # type: ignore[no-untyped-def] # pragma: no cover
+def _int64(data, at):  # type: ignore[no-untyped-def]
     number = np.uint64(0)
     for place in range(8):
         number |= np.uint64(data[at + place]) << np.uint64(8 * place)
@@ -82,7 +82,7 @@ def _int64(data, at):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @jit
-def _read_states(data, at, states, compact):  # type: ignore[no-untyped-def] # pragma: no cover
+def _read_states(data, at, states, compact):  # type: ignore[no-untyped-def]
     """The columns of a `LatticeBody`, costs as raw bits, and the end; -1 if the bytes end before that."""
     arcs = [np.int64(0)]
     costs, labels, begin = [np.int32(0)], [np.int32(0)], [0]
@@ -117,7 +117,7 @@ def _read_states(data, at, states, compact):  # type: ignore[no-untyped-def] # p
 
 
 @jit
-def _read_weight(data, at, compact, costs, labels, begin):  # type: ignore[no-untyped-def] # pragma: no cover
+def _read_weight(data, at, compact, costs, labels, begin):  # type: ignore[no-untyped-def]
     """Append a weight's costs and labels, and where the labels of the next begin; return its end, -1 if cut short."""
     size = 12 if compact else 8
     if at + size > len(data):
@@ -134,7 +134,7 @@ def _read_weight(data, at, compact, costs, labels, begin):  # type: ignore[no-un
 
 
 @jit
-def frames_read(source, target, frames, start, states):  # type: ignore[no-untyped-def] # pragma: no cover
+def frames_read(source, target, frames, start, states):  # type: ignore[no-untyped-def]
     """(S,) int64 number of frames read up to each state, -1 if unreachable; and a state with two such numbers, or -1.
 
     Arcs are ordered such that all arcs into a state come before all arcs out of it.

@@ -96,7 +96,7 @@ def _arranged(
 
 
 @jit
-def arc_of(lm, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
+def arc_of(lm, state, word):  # type: ignore[no-untyped-def]
     """The arc of a state that reads a word, -1 if it has none."""
     low, end = lm.begin_S1[state], lm.begin_S1[state + 1]
     high = end
@@ -110,7 +110,7 @@ def arc_of(lm, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @jit
-def step(lm, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
+def step(lm, state, word):  # type: ignore[no-untyped-def]
     """Cost of a word in a state, and the state after it; the cost is infinite if the model lacks the word."""
     total = 0.0
     while state >= 0:
@@ -123,7 +123,7 @@ def step(lm, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @jit
-def end_cost(lm, state):  # type: ignore[no-untyped-def] # pragma: no cover
+def end_cost(lm, state):  # type: ignore[no-untyped-def]
     total = 0.0
     while state >= 0:
         if lm.final_S[state] < np.inf:
@@ -139,7 +139,7 @@ def cheapest_cost(lm: LmStates, words: Sequence[int]) -> float:
 
 
 @jit
-def _cheapest_cost(lm, words):  # type: ignore[no-untyped-def] # pragma: no cover
+def _cheapest_cost(lm, words):  # type: ignore[no-untyped-def]
     elements, begin, total = [(np.int64(lm.start), 0.0)], 0, 0.0
     for word in words:
         end = len(elements)
@@ -149,7 +149,7 @@ def _cheapest_cost(lm, words):  # type: ignore[no-untyped-def] # pragma: no cove
 
 
 @jit
-def step_set(lm, elements, begin, end, word):  # type: ignore[no-untyped-def] # pragma: no cover
+def step_set(lm, elements, begin, end, word):  # type: ignore[no-untyped-def]
     """Append the set after a word to `elements`; return the cost of the cheapest path to it, infinite if there is none.
 
     The set before the word reaches from `begin` to `end`.
@@ -167,7 +167,7 @@ def step_set(lm, elements, begin, end, word):  # type: ignore[no-untyped-def] # 
 
 
 @jit
-def _put(elements, fresh, state, cost):  # type: ignore[no-untyped-def] # pragma: no cover
+def _put(elements, fresh, state, cost):  # type: ignore[no-untyped-def]
     """Insert an element in the order of states; of two with the same state, keep the cheaper one."""
     place = fresh
     while place < len(elements) and elements[place][0] < state:
@@ -180,7 +180,7 @@ def _put(elements, fresh, state, cost):  # type: ignore[no-untyped-def] # pragma
 
 
 @jit
-def _tidied(lm, elements, fresh):  # type: ignore[no-untyped-def] # pragma: no cover
+def _tidied(lm, elements, fresh):  # type: ignore[no-untyped-def]
     """Drop elements that another one reaches as cheaply by backing off; subtract the least cost from all; return it."""
     best = np.inf
     for number in range(fresh, len(elements)):
@@ -209,7 +209,7 @@ def _tidied(lm, elements, fresh):  # type: ignore[no-untyped-def] # pragma: no c
 
 
 @jit
-def end_set(lm, elements, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
+def end_set(lm, elements, begin, end):  # type: ignore[no-untyped-def]
     """The lowest cost of ending the sentence after a set."""
     best = np.inf
     for number in range(begin, end):
@@ -222,7 +222,7 @@ def end_set(lm, elements, begin, end):  # type: ignore[no-untyped-def] # pragma:
 
 
 @jit
-def number_of_set(elements, first, newest, newest_same):  # type: ignore[no-untyped-def] # pragma: no cover
+def number_of_set(elements, first, newest, newest_same):  # type: ignore[no-untyped-def]
     """The number of the last set of `elements`, which is removed if an equal set exists already.
 
     Set s reaches from ``first[s]`` to ``first[s + 1]``, and the last one begins at ``first[-1]``. Sets with the same
@@ -247,7 +247,7 @@ def number_of_set(elements, first, newest, newest_same):  # type: ignore[no-unty
 
 
 @jit
-def _alike(elements, begin, end, other):  # type: ignore[no-untyped-def] # pragma: no cover
+def _alike(elements, begin, end, other):  # type: ignore[no-untyped-def]
     if end - begin != len(elements) - other:
         return False
     for number in range(end - begin):
@@ -403,7 +403,7 @@ def pruned(lattice: WordLattice, acoustic_scale: float, beam: float) -> WordLatt
 
 
 @jit
-def _costs_from_start(source, target, costs, states):  # type: ignore[no-untyped-def] # pragma: no cover
+def _costs_from_start(source, target, costs, states):  # type: ignore[no-untyped-def]
     before = np.full(states, np.inf)
     before[0] = 0.0
     for a in range(len(source)):
@@ -412,7 +412,7 @@ def _costs_from_start(source, target, costs, states):  # type: ignore[no-untyped
 
 
 @jit
-def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_last, most):  # type: ignore[no-untyped-def] # pragma: no cover
+def _composed(source, target, ends, old, old_word, old_last, new, new_word, new_last, most):  # type: ignore[no-untyped-def]
     """(source, target, lattice arc) and costs of each arc, the lattice state and final costs of each state, success."""
     lattice_states = len(ends)
     begin = np.searchsorted(source, np.arange(lattice_states + 1))

@@ -89,7 +89,7 @@ def oracle_words(lattice: WordLattice, reference: Sequence[int]) -> tuple[int, .
 
 
 @jit
-def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-def] # pragma: no cover
+def _oracle(source, target, word, ends, reference):  # type: ignore[no-untyped-def]
     """Edit distance over an acyclic lattice: the arcs of a path with the fewest errors, in reverse order.
 
     ``errors`` (S, R1) holds the fewest errors on a path to each state with the first r words of the reference read.
@@ -188,14 +188,14 @@ def _with_one_end(
 
 
 @jit
-def _log_add(one, other):  # type: ignore[no-untyped-def] # pragma: no cover
+def _log_add(one, other):  # type: ignore[no-untyped-def]
     if one < other:
         one, other = other, one
     return one if other == -np.inf else one + np.log1p(np.exp(other - one))
 
 
 @jit
-def _forward(source, target, costs, states):  # type: ignore[no-untyped-def] # pragma: no cover
+def _forward(source, target, costs, states):  # type: ignore[no-untyped-def]
     """(S,) log of the total probability of the paths to each state."""
     forward = np.full(states, -np.inf)
     forward[0] = 0.0
@@ -205,7 +205,7 @@ def _forward(source, target, costs, states):  # type: ignore[no-untyped-def] # p
 
 
 @jit
-def _edit(distance, word, places, gap, row):  # type: ignore[no-untyped-def] # pragma: no cover
+def _edit(distance, word, places, gap, row):  # type: ignore[no-untyped-def]
     """Write to `row`, (Q1,), the edit distances at an arc's target, computed from those at its source."""
     row[0] = distance[0] + (1 + gap if word else 0.0)
     for q in range(1, len(row)):
@@ -215,7 +215,7 @@ def _edit(distance, word, places, gap, row):  # type: ignore[no-untyped-def] # p
 
 
 @jit
-def _statistics(source, target, word, costs, states, places, words, gap):  # type: ignore[no-untyped-def] # pragma: no cover
+def _statistics(source, target, word, costs, states, places, words, gap):  # type: ignore[no-untyped-def]
     """Expected errors of a hypothesis, and (Q, W) the posterior of each word in each of its positions."""
     many = len(places)
     # Forward: the mean edit distance to the paths to each state, weighted by their probabilities.

@@ -132,7 +132,7 @@ def best_path(lattice: Lattice, acoustic_scale: float) -> BestPath:
 
 
 @jit
-def _composed(source, target, column, next_of, extra_of, states, start):  # type: ignore[no-untyped-def] # pragma: no cover
+def _composed(source, target, column, next_of, extra_of, states, start):  # type: ignore[no-untyped-def]
     """Arcs of the composition: source, arc of the lattice, target, extra cost; and the lattice state of each new state.
 
     The pairs of a lattice state and the automaton states that reach it are numbered when that lattice state is visited:

@@ -34,14 +34,7 @@ from speech3.decode.lattice_composition import (
     plain_reading,
     pruned,
 )
-from speech3.decode.lattice_directory import (
-    ARCHIVE,
-    INDEX,
-    Latticed,
-    LatticeDir,
-    alternatives,
-    write_latticed,
-)
+from speech3.decode.lattice_directory import ARCHIVE, INDEX, Latticed, LatticeDir, alternatives, write_latticed
 from speech3.decode.lattice_paths import confidences, nbest
 from speech3.decode.output import write_decoding, write_hypotheses
 from speech3.decode.recognizer import load_recognizer

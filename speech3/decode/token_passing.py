@@ -54,7 +54,7 @@ def new_tokens(states: int, room: int) -> Tokens:
 
 
 @jit
-def _smallest(values, end, rank):  # type: ignore[no-untyped-def] # pragma: no cover
+def _smallest(values, end, rank):  # type: ignore[no-untyped-def]
     """The value at `rank` (from 0) if the first `end` values were sorted; reorders them (Hoare's quickselect).
 
     NumPy's `partition` is as fast, but takes numba four seconds to compile.
@@ -84,7 +84,7 @@ def _smallest(values, end, rank):  # type: ignore[no-untyped-def] # pragma: no c
 
 
 @jit
-def _cutoff(costs, cost_of, begin, end, beam, max_active):  # type: ignore[no-untyped-def] # pragma: no cover
+def _cutoff(costs, cost_of, begin, end, beam, max_active):  # type: ignore[no-untyped-def]
     """The best cost of a frame, the pruning cutoff, and the beam for the next frame (Kaldi's GetCutoff)."""
     best = _INFINITE
     for i in range(begin, end):
@@ -111,7 +111,7 @@ def _cutoff(costs, cost_of, begin, end, beam, max_active):  # type: ignore[no-un
 
 
 @jit
-def begin_search(graph, memory):  # type: ignore[no-untyped-def] # pragma: no cover
+def begin_search(graph, memory):  # type: ignore[no-untyped-def]
     """Make tokens for the start state and the states that epsilon arcs reach from it; return where they end."""
     memory.slot_S[:] = -1
     memory.slot_S[graph.start] = 0
@@ -123,7 +123,7 @@ def begin_search(graph, memory):  # type: ignore[no-untyped-def] # pragma: no co
 
 
 @jit
-def acoustic_costs(scores, scale, ac):  # type: ignore[no-untyped-def] # pragma: no cover
+def acoustic_costs(scores, scale, ac):  # type: ignore[no-untyped-def]
     """Write the scaled cost of each pdf in a frame, relative to the lowest, to `ac`; return the lowest cost."""
     top = -_INFINITE
     for p in range(len(scores)):
@@ -137,7 +137,7 @@ def acoustic_costs(scores, scale, ac):  # type: ignore[no-untyped-def] # pragma:
 
 
 @jit
-def read_frames(graph, memory, begin, end, scores, scale, beam, max_active, subtracted, begins, bests, cutoffs):  # type: ignore[no-untyped-def] # pragma: no cover
+def read_frames(graph, memory, begin, end, scores, scale, beam, max_active, subtracted, begins, bests, cutoffs):  # type: ignore[no-untyped-def]
     """Read frames until none is left, the memory is full or no token survives.
 
     Parameters
@@ -171,7 +171,7 @@ def read_frames(graph, memory, begin, end, scores, scale, beam, max_active, subt
 
 
 @jit
-def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-untyped-def] # pragma: no cover
+def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-untyped-def]
     """Read one frame; return where its tokens end, and the best cost and the cutoff of the frame before."""
     tokens_i, tokens_f, slot = memory.tokens_H4, memory.cost_H4, memory.slot_S
     best, cutoff, width = _cutoff(memory.costs_S, tokens_f, begin, end, beam, max_active)
@@ -213,7 +213,7 @@ def _read(graph, memory, begin, end, ac, beam, max_active):  # type: ignore[no-u
 
 
 @jit
-def follow_epsilons(graph, memory, begin, end, limit):  # type: ignore[no-untyped-def] # pragma: no cover
+def follow_epsilons(graph, memory, begin, end, limit):  # type: ignore[no-untyped-def]
     """Follow epsilon arcs from the tokens of a frame; return the new end of its tokens."""
     tokens_i, tokens_f, slot, again_at = memory.tokens_H4, memory.cost_H4, memory.slot_S, memory.work_S
     # Visit the tokens in order; one that improves after its visit is put on a stack and visited again.
@@ -256,7 +256,7 @@ def follow_epsilons(graph, memory, begin, end, limit):  # type: ignore[no-untype
 
 
 @jit
-def back_to_start(memory, place):  # type: ignore[no-untyped-def] # pragma: no cover
+def back_to_start(memory, place):  # type: ignore[no-untyped-def]
     """The arcs of the path to a token, in the order of the path."""
     length, at = 0, place
     while memory.tokens_H4[at, FROM] >= 0:
@@ -272,7 +272,7 @@ def back_to_start(memory, place):  # type: ignore[no-untyped-def] # pragma: no c
 
 
 @jit
-def best_token(graph, memory, begin, end, final):  # type: ignore[no-untyped-def] # pragma: no cover
+def best_token(graph, memory, begin, end, final):  # type: ignore[no-untyped-def]
     """Index and cost of the best token, including final costs if `final`; index -1 if there is none."""
     best, where = _INFINITE, -1
     for i in range(begin, end):
@@ -285,7 +285,7 @@ def best_token(graph, memory, begin, end, final):  # type: ignore[no-untyped-def
 
 
 @jit
-def drop_unreachable(memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
+def drop_unreachable(memory, begin, end):  # type: ignore[no-untyped-def]
     """Drop tokens that are on no path to those from `begin` on; return where the latter now begin and end."""
     tokens = memory.tokens_H4
     # Mark the paths back from the last frame's tokens.
@@ -313,7 +313,7 @@ def drop_unreachable(memory, begin, end):  # type: ignore[no-untyped-def] # prag
 
 
 @jit
-def final_extras(graph, memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
+def final_extras(graph, memory, begin, end):  # type: ignore[no-untyped-def]
     """Extra cost of ending in each token of the last frame, float32, and whether any of them is in a final state.
 
     If none is, paths may end in every token.
@@ -330,7 +330,7 @@ def final_extras(graph, memory, begin, end):  # type: ignore[no-untyped-def] # p
 
 
 @jit
-def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_extra, lattice_beam, finished):  # type: ignore[no-untyped-def] # pragma: no cover
+def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_extra, lattice_beam, finished):  # type: ignore[no-untyped-def]
     """The links of a block of frames, in reverse order.
 
     Parameters
@@ -373,14 +373,14 @@ def link_frames(graph, memory, begins, bests, cutoffs, end, scores, scale, last_
 
 
 @jit
-def _find(memory, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
+def _find(memory, begin, end):  # type: ignore[no-untyped-def]
     """Write the index of each state's token in a frame to `slot_S`."""
     for i in range(begin, end):
         memory.slot_S[memory.tokens_H4[i, STATE]] = i
 
 
 @jit
-def _link_arcs(graph, memory, begin, end, after, base, extra, lattice_beam, links, filled, scores, ac, best, cutoff):  # type: ignore[no-untyped-def] # pragma: no cover
+def _link_arcs(graph, memory, begin, end, after, base, extra, lattice_beam, links, filled, scores, ac, best, cutoff):  # type: ignore[no-untyped-def]
     """Make links from the tokens of a frame (`begin` to `end`) to those of the next (`end` to `after`).
 
     Few tokens of the next frame are within the lattice beam, so arcs are visited by their targets.
@@ -407,7 +407,7 @@ def _link_arcs(graph, memory, begin, end, after, base, extra, lattice_beam, link
 
 
 @jit
-def _link_epsilons(graph, memory, begin, end, base, extra, lattice_beam, links, filled):  # type: ignore[no-untyped-def] # pragma: no cover
+def _link_epsilons(graph, memory, begin, end, base, extra, lattice_beam, links, filled):  # type: ignore[no-untyped-def]
     """Make epsilon links among the tokens of a frame, in order of decreasing level of the source state."""
     tokens, cost_of, slot, chain = memory.tokens_H4, memory.cost_H4, memory.slot_S, memory.work_S
     top = -1
@@ -442,14 +442,14 @@ def _link_epsilons(graph, memory, begin, end, base, extra, lattice_beam, links, 
 
 
 @jit
-def _copy(source, target, begin):  # type: ignore[no-untyped-def] # pragma: no cover
+def _copy(source, target, begin):  # type: ignore[no-untyped-def]
     """Copy `source` to `target` from `begin` on; numba takes seconds to compile the assignment of a slice."""
     for i in range(len(source)):
         target[begin + i] = source[i]
 
 
 @jit
-def _put(links, filled, source, target, arc, slack, score):  # type: ignore[no-untyped-def] # pragma: no cover
+def _put(links, filled, source, target, arc, slack, score):  # type: ignore[no-untyped-def]
     if filled == len(links[0]):
         larger = np.empty((2 * filled, 5), np.int32)
         _copy(links[0].reshape(-1), larger.reshape(-1), 0)
@@ -461,7 +461,7 @@ def _put(links, filled, source, target, arc, slack, score):  # type: ignore[no-u
 
 
 @jit
-def keep_linked(memory, extra, first, begin, end, lattice_beam):  # type: ignore[no-untyped-def] # pragma: no cover
+def keep_linked(memory, extra, first, begin, end, lattice_beam):  # type: ignore[no-untyped-def]
     """Drop tokens from `first` up to `begin` whose extra cost exceeds the beam; later tokens (the last frame) are kept.
 
     `extra` begins at `first`. Returns the new begin and end of the tokens of the last frame, and the new index of each
@@ -491,7 +491,7 @@ def keep_linked(memory, extra, first, begin, end, lattice_beam):  # type: ignore
 
 
 @jit
-def renumber(links, first, place):  # type: ignore[no-untyped-def] # pragma: no cover
+def renumber(links, first, place):  # type: ignore[no-untyped-def]
     """Renumber, in place, the tokens of links from `first` on; return which links still have both tokens."""
     keep = np.ones(len(links), np.bool_)
     for number in range(len(links)):
@@ -503,7 +503,7 @@ def renumber(links, first, place):  # type: ignore[no-untyped-def] # pragma: no 
 
 
 @jit
-def prune_links(links, begin, end, last_extra, lattice_beam):  # type: ignore[no-untyped-def] # pragma: no cover
+def prune_links(links, begin, end, last_extra, lattice_beam):  # type: ignore[no-untyped-def]
     """Which links to keep, and the extra cost of each token, computed backwards from those of the last frame."""
     extra = np.full(end, _INFINITE, np.float32)
     _copy(last_extra, extra, begin)
@@ -518,7 +518,7 @@ def prune_links(links, begin, end, last_extra, lattice_beam):  # type: ignore[no
 
 
 @jit
-def frames_of(links, arcs, tokens):  # type: ignore[no-untyped-def] # pragma: no cover
+def frames_of(links, arcs, tokens):  # type: ignore[no-untyped-def]
     """(H,) int32: number of frames read up to each of `tokens` tokens, -1 for tokens that no link leads to."""
     frame = np.full(tokens, -1, np.int32)
     frame[0] = 0

@@ -22,14 +22,7 @@ from rich.cells import cell_len
 from speech3.data import PcmDecoder, arriving_bytes, checked_rate, sound_format
 from speech3.decode.apply import Transcription
 from speech3.decode.lattice_archive import write_lattices
-from speech3.decode.lattice_directory import (
-    ARCHIVE,
-    INDEX,
-    forget_lattices,
-    lattices_about,
-    ranked_paths,
-    save_about,
-)
+from speech3.decode.lattice_directory import ARCHIVE, INDEX, forget_lattices, lattices_about, ranked_paths, save_about
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
 from speech3.decode.word_lattice import WordLattice

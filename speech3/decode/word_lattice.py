@@ -43,7 +43,7 @@ class LatticeArrays(NamedTuple):
 
 
 @jit
-def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # pragma: no cover
+def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def]
     """Determinise a lattice (`LatticeArrays`).
 
     Parameters
@@ -141,7 +141,7 @@ def determinized(lattice, scale, beam, most):  # type: ignore[no-untyped-def] # 
 
 
 @jit
-def _follow(lattice, elements, begin, end, scale, limit, where):  # type: ignore[no-untyped-def] # pragma: no cover
+def _follow(lattice, elements, begin, end, scale, limit, where):  # type: ignore[no-untyped-def]
     """Follow arcs without words from the given elements, visiting states in topological order.
 
     `where` is -1 for every state, on entry and on return. Paths whose total cost exceeds `limit` are left out.
@@ -209,7 +209,7 @@ def _follow(lattice, elements, begin, end, scale, limit, where):  # type: ignore
 
 
 @jit
-def _cheapest(said, numbers, scale, where):  # type: ignore[no-untyped-def] # pragma: no cover
+def _cheapest(said, numbers, scale, where):  # type: ignore[no-untyped-def]
     """The cheapest of the given ways to each state: (state, graph, acoustic, last step), sorted by state."""
     members = [(0, 0.0, 0.0, 0)]
     members.clear()
@@ -231,7 +231,7 @@ def _cheapest(said, numbers, scale, where):  # type: ignore[no-untyped-def] # pr
 
 
 @jit
-def _common(members, rest, scale):  # type: ignore[no-untyped-def] # pragma: no cover
+def _common(members, rest, scale):  # type: ignore[no-untyped-def]
     """Costs (graph, acoustic) of the cheapest member, and the cost of the best path through any member to the end."""
     best, through, base_graph, base_acoustic = np.inf, np.inf, 0.0, 0.0
     for state, graph, acoustic, _ in members:
@@ -243,7 +243,7 @@ def _common(members, rest, scale):  # type: ignore[no-untyped-def] # pragma: no 
 
 
 @jit
-def _spell(step, steps, begun, elements, first, pdfs):  # type: ignore[no-untyped-def] # pragma: no cover
+def _spell(step, steps, begun, elements, first, pdfs):  # type: ignore[no-untyped-def]
     """Append to `pdfs` the pdfs of the element where a step's path began and the labels up to it; return how many."""
     at, length = step, 0
     while at >= begun:
@@ -266,7 +266,7 @@ def _spell(step, steps, begun, elements, first, pdfs):  # type: ignore[no-untype
 
 
 @jit
-def _shared(elements, begin, pdfs):  # type: ignore[no-untyped-def] # pragma: no cover
+def _shared(elements, begin, pdfs):  # type: ignore[no-untyped-def]
     """Remove the common prefix of the pdfs of all elements from `begin` on; return its length."""
     _, _, _, one, shared = elements[begin]
     for number in range(begin + 1, len(elements)):
@@ -283,7 +283,7 @@ def _shared(elements, begin, pdfs):  # type: ignore[no-untyped-def] # pragma: no
 
 
 @jit
-def _hashed(elements, begin, pdfs):  # type: ignore[no-untyped-def] # pragma: no cover
+def _hashed(elements, begin, pdfs):  # type: ignore[no-untyped-def]
     """A hash of the states and pdfs, but not the costs, of all elements from `begin` on."""
     key = _SEED
     for number in range(begin, len(elements)):
@@ -296,7 +296,7 @@ def _hashed(elements, begin, pdfs):  # type: ignore[no-untyped-def] # pragma: no
 
 
 @jit
-def _same(elements, begin, end, other, pdfs, scale):  # type: ignore[no-untyped-def] # pragma: no cover
+def _same(elements, begin, end, other, pdfs, scale):  # type: ignore[no-untyped-def]
     """Whether the elements from `begin` to `end` and those from `other` on, which are the last, are one state."""
     if end - begin != len(elements) - other:
         return False

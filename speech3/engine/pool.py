@@ -141,7 +141,7 @@ def combined(states_of_parts: Sequence[MinibatchStates]) -> MinibatchStates:
 
 
 @numba.njit(cache=True, nogil=True)
-def _sums(states, frames, loss, correct, refusals, staleness, left_out, bins):  # type: ignore[no-untyped-def] # pragma: no cover
+def _sums(states, frames, loss, correct, refusals, staleness, left_out, bins):  # type: ignore[no-untyped-def]
     # One pass: the coordinator calls this ten times a second, and for a snapshot with all locks held. An epoch of 1,000
     # hours has 1.4 million rows; NumPy takes 30 ms to sum over a mask of that length.
     total, loss_sum, right, missed, lost = 0, 0.0, 0, 0, 0

@@ -35,7 +35,7 @@ def one_pass(tensors: Sequence[Tensor | None], epsilon: float, *constants: float
 
 
 @triton.jit
-def _one_pass(  # type: ignore[no-untyped-def] # pragma: no cover
+def _one_pass(  # type: ignore[no-untyped-def]
     p, p_new, own, fetched, push, v, v_new, s, s_new, squares_3T, count, scale, along, momentum, gamma, epsilon,
     FETCHED: tl.constexpr, PUSH: tl.constexpr, V: tl.constexpr, S: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip

@@ -148,9 +148,10 @@ def run_view(
     average: Record = next((record for record in reversed(records) if record.get("event") == "average"), {})
     # How long it will take; a virtual clock says nothing about that.
     max_epochs = _whole(training, "max_epochs")
-    world, left = latest.get("world", training.get("world")), None
-    if current and world != "simulated":
-        left = _seconds_left(epochs[-1])
+    world, left, run_left = latest.get("world", training.get("world")), None, None
+    if current and world != "simulated" and (done := epochs[-1].done) and (seconds := epochs[-1].seconds) is not None:
+        left = seconds / done * (1 - done)
+        run_left = left + (max_epochs - epochs[-1].number) * seconds / done if max_epochs is not None else None
     # What was measured, and what asynchrony did.
     curve = curve_of(name, records)
     losses = (_number(record, "heldout_loss") for record in records)
@@ -168,7 +169,7 @@ def run_view(
         frames_per_s=_frames_per_s(epochs, progress) if current else _frames_per_s(epochs),
         seconds=_number(latest, "seconds"),
         seconds_left=left,
-        run_seconds_left=_run_seconds_left(epochs[-1], left, max_epochs) if left is not None else None,
+        run_seconds_left=run_left,
         epochs=epochs,
         best_epoch=_best_epoch(epochs, last=TrainingConfig.model_construct(**training).last_is_best),
         averaged=tuple(average["epochs"]) if average.get("taken") else (),
@@ -237,18 +238,6 @@ def _best_epoch(epochs: Sequence[EpochView], *, last: bool) -> int | None:
     if last and measured:
         return measured[-1][1]
     return min(measured, key=lambda pair: pair[0], default=(0.0, None))[1]
-
-
-def _seconds_left(epoch: EpochView) -> float | None:
-    if not epoch.done or epoch.seconds is None:
-        return None
-    return epoch.seconds / epoch.done * (1 - epoch.done)
-
-
-def _run_seconds_left(epoch: EpochView, seconds_left: float, max_epochs: int | None) -> float | None:
-    if max_epochs is None or not epoch.done or epoch.seconds is None:
-        return None
-    return seconds_left + (max_epochs - epoch.number) * epoch.seconds / epoch.done
 
 
 def _number(record: Record, key: str) -> float | None:

@@ -379,7 +379,7 @@ class Tracker:
 
 
 @jit
-def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: ignore[no-untyped-def] # pragma: no cover
+def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: ignore[no-untyped-def]
     """One Viterbi step per frame, which updates the path costs `forward_K`, minus the smallest of them.
 
     `back_RK` gets the state before each state. Parabolas are compared in float64; the costs are float32 and rounded as
@@ -427,7 +427,7 @@ def search(nccf_RK, lags_K, soft_min_f0, factor, forward_K, back_RK):  # type: i
 
 
 @numba.njit(cache=True, nogil=True)
-def agreed(back_TK):  # type: ignore[no-untyped-def] # pragma: no cover
+def agreed(back_TK):  # type: ignore[no-untyped-def]
     """How many of the first frames all paths agree on, and the state in the last of those (Kaldi ComputeLatency)."""
     low, high = 0, back_TK.shape[1] - 1
     for t in range(len(back_TK) - 1, 0, -1):
@@ -438,7 +438,7 @@ def agreed(back_TK):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @numba.njit(cache=True, nogil=True)
-def state_before(back_TK, state):  # type: ignore[no-untyped-def] # pragma: no cover
+def state_before(back_TK, state):  # type: ignore[no-untyped-def]
     """The state before the first of these frames on the path to `state` of the last one."""
     for t in range(len(back_TK) - 1, -1, -1):
         state = back_TK[t, state]
@@ -446,7 +446,7 @@ def state_before(back_TK, state):  # type: ignore[no-untyped-def] # pragma: no c
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def trace(back_TK, pov_TL, weights_KL, lags_K, state, raw_T2):  # type: ignore[no-untyped-def] # pragma: no cover
+def trace(back_TK, pov_TL, weights_KL, lags_K, state, raw_T2):  # type: ignore[no-untyped-def]
     """Fill `raw_T2` from its last frame to its first."""
     for t in range(len(raw_T2) - 1, -1, -1):
         total = np.float32(0)

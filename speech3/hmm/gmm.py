@@ -184,7 +184,7 @@ def accumulate_weighted(
 
 
 @numba.njit(cache=True, nogil=True, fastmath=True)
-def posteriors(rows, bias, begin, end, x, post):  # type: ignore[no-untyped-def] # pragma: no cover
+def posteriors(rows, bias, begin, end, x, post):  # type: ignore[no-untyped-def]
     """Write the posteriors of Gaussians `begin` to `end` to `post`; return the log likelihood of their mixture."""
     dim, peak, norm = len(x), -np.inf, 0.0
     # Log likelihoods are affine in x and x squared.
@@ -204,7 +204,7 @@ def posteriors(rows, bias, begin, end, x, post):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True, fastmath=True)
-def _accumulate(rows, bias, offset, seen, feats, frame, pdf, weight, count, first, second):  # type: ignore[no-untyped-def] # pragma: no cover
+def _accumulate(rows, bias, offset, seen, feats, frame, pdf, weight, count, first, second):  # type: ignore[no-untyped-def]
     dim, total = feats.shape[1], 0.0
     post = np.empty(len(bias))  # enough for any; numba takes a second to compile a maximum
     for n in range(len(frame)):

@@ -142,7 +142,7 @@ def expected_precisions(
 
 
 @numba.njit(cache=True, nogil=True, fastmath=True)
-def _expect(rows, bias, offset, feats, pdf, precision, scaled, inverse, mean):  # type: ignore[no-untyped-def] # pragma: no cover
+def _expect(rows, bias, offset, feats, pdf, precision, scaled, inverse, mean):  # type: ignore[no-untyped-def]
     """Add to `inverse` and `mean` of each frame the posteriors' means of `precision` and of `scaled`."""
     dim, post = feats.shape[1], np.empty(len(bias))
     for t in range(len(feats)):
@@ -170,7 +170,7 @@ def weighted_products(weight_TD: np.ndarray, frames_TV: np.ndarray) -> np.ndarra
 
 
 @numba.njit(cache=True, nogil=True)
-def _multiply(frames, products):  # type: ignore[no-untyped-def] # pragma: no cover
+def _multiply(frames, products):  # type: ignore[no-untyped-def]
     """Write the upper triangle of each frame's outer product with itself, in the order of ``np.triu_indices``."""
     values = frames.shape[1]
     for t in range(len(frames)):

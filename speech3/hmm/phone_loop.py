@@ -141,7 +141,7 @@ def best_phones(phones: LoopPhones, bigram: np.ndarray, scores_TGS: np.ndarray, 
 
 
 @numba.njit(cache=True, nogil=True)
-def _search(scores, entering, repeating, stay, advance, leave, bigram):  # type: ignore[no-untyped-def] # pragma: no cover
+def _search(scores, entering, repeating, stay, advance, leave, bigram):  # type: ignore[no-untyped-def]
     """The phones on the best path, by Viterbi.
 
     `entering`, `repeating`: (C, G, S), the column of `scores` for the first and for the later frames of a state, after

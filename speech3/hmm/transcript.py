@@ -229,7 +229,7 @@ def best_path(
 
 
 @numba.njit(cache=True, nogil=True)
-def _search(loglikes, column, stay, leave, ptr, src, logp, entry, final, reach, scale, beam):  # type: ignore[no-untyped-def] # pragma: no cover
+def _search(loglikes, column, stay, leave, ptr, src, logp, entry, final, reach, scale, beam):  # type: ignore[no-untyped-def]
     frames, states = loglikes.shape[0], len(column)
     back = np.full((frames, states), -1, np.int32)
     old = np.full(states, _NEVER, np.float32)

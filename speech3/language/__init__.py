@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         AddedWord as AddedWord,
         add_letter_model as add_letter_model,
         add_words as add_words,
-        letter_model as letter_model,
         letter_units as letter_units,
         new_word_weight as new_word_weight,
         number_in as number_in,

@@ -34,7 +34,6 @@ from numpy.typing import ArrayLike
 
 from speech3.data import SYMBOLS
 from speech3.errors import DataError, FormatError, MissingError
-from speech3.language.kneser_ney import estimate_lm
 from speech3.language.lexicon import JOINER, NOT_WORDS
 from speech3.language.mixtures import listed, normalized
 from speech3.language.ngrams import BOS, EOS, NEVER, ROOT, UNKNOWN, ArpaLm, Ngrams, Rows, from_ngrams, from_rows, step
@@ -217,13 +216,8 @@ def letter_units(letters: Sequence[str]) -> tuple[str, ...]:
     return (first + JOINER, *(JOINER + letter + JOINER for letter in inner), JOINER + last)
 
 
-def letter_model(spellings: Iterable[Sequence[str]], order: int) -> ArpaLm:
-    """Estimate a model of spellings, given by their units."""
-    return estimate_lm(spellings, order, source="spellings of words")
-
-
 def add_letter_model(lm: ArpaLm, letters: ArpaLm, weight: float) -> ArpaLm:
-    """The word model and the letter model together.
+    """The word model, and a model of spellings (`letter_units`), together.
 
     `weight`: unigram probability of a new word before all are scaled down to sum to one.
     """

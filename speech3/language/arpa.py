@@ -56,7 +56,7 @@ def words(vocabulary: Iterable[str]) -> ArpaVocabulary:
 
 
 @jit
-def _slot(text_C, begin, end, slots):  # type: ignore[no-untyped-def] # pragma: no cover
+def _slot(text_C, begin, end, slots):  # type: ignore[no-untyped-def]
     code = _FNV_OFFSET
     for i in range(begin, end):
         code = (code ^ np.uint64(text_C[i])) * _FNV_PRIME
@@ -64,7 +64,7 @@ def _slot(text_C, begin, end, slots):  # type: ignore[no-untyped-def] # pragma: 
 
 
 @jit
-def _fill(text_C, ends_V, slots_S):  # type: ignore[no-untyped-def] # pragma: no cover
+def _fill(text_C, ends_V, slots_S):  # type: ignore[no-untyped-def]
     for word in range(len(ends_V) - 1):
         slot = _slot(text_C, ends_V[word], ends_V[word + 1], len(slots_S))
         while slots_S[slot] >= 0:
@@ -73,7 +73,7 @@ def _fill(text_C, ends_V, slots_S):  # type: ignore[no-untyped-def] # pragma: no
 
 
 @jit
-def _number_of(table, text_C, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
+def _number_of(table, text_C, begin, end):  # type: ignore[no-untyped-def]
     slot = _slot(text_C, begin, end, len(table.slots_S))
     while True:
         word = table.slots_S[slot]
@@ -91,7 +91,7 @@ def _number_of(table, text_C, begin, end):  # type: ignore[no-untyped-def] # pra
 
 
 @jit
-def _value(text_C, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
+def _value(text_C, begin, end):  # type: ignore[no-untyped-def]
     """The value of the number in text_C[begin:end], NaN if it is not a plain one."""
     # All digits as one integer, then the power of ten: both are exact in float64, so is the nearest value.
     at = begin + (text_C[begin] == _MINUS)
@@ -113,7 +113,7 @@ def _value(text_C, begin, end):  # type: ignore[no-untyped-def] # pragma: no cov
 
 
 @jit
-def parse(text_C, at, line, table, last, found):  # type: ignore[no-untyped-def] # pragma: no cover
+def parse(text_C, at, line, table, last, found):  # type: ignore[no-untyped-def]
     """Read plain lines from `at` to the first line that is not plain or to the end of the text, which has whole lines.
 
     Returns the number of n-grams found, and the position and number (less one) of the first line that was not read.

@@ -61,7 +61,7 @@ class Choices(NamedTuple):
 
 
 @jit
-def search(trie, start, end_word, choices, key_I3, beam, width):  # type: ignore[no-untyped-def] # pragma: no cover
+def search(trie, start, end_word, choices, key_I3, beam, width):  # type: ignore[no-untyped-def]
     """Find pronunciations: phones (H, L), -1 before their beginning, and log10 probabilities with the word's letters.
 
     `trie`, `start`, `end_word`: the n-gram model, its state at the start of a word, and the number of `</s>`.
@@ -127,7 +127,7 @@ def search(trie, start, end_word, choices, key_I3, beam, width):  # type: ignore
 
 
 @jit
-def _kept(info_H5, score_H, head, turn, least, width):  # type: ignore[no-untyped-def] # pragma: no cover
+def _kept(info_H5, score_H, head, turn, least, width):  # type: ignore[no-untyped-def]
     """The hypotheses of a place and round that are in the beam, the best first."""
     count, hypothesis = 0, head
     while hypothesis >= 0:
@@ -144,7 +144,7 @@ def _kept(info_H5, score_H, head, turn, least, width):  # type: ignore[no-untype
 
 
 @jit
-def _hashed(hashed, phones_2):  # type: ignore[no-untyped-def] # pragma: no cover
+def _hashed(hashed, phones_2):  # type: ignore[no-untyped-def]
     for phone in phones_2:
         if phone >= 0:
             hashed = _mixed(hashed, phone)
@@ -152,25 +152,25 @@ def _hashed(hashed, phones_2):  # type: ignore[no-untyped-def] # pragma: no cove
 
 
 @jit
-def _mixed(hashed, number):  # type: ignore[no-untyped-def] # pragma: no cover
+def _mixed(hashed, number):  # type: ignore[no-untyped-def]
     hashed = (hashed ^ np.uint64(number + 1)) * _MIX
     return hashed ^ (hashed >> _SHIFT)
 
 
 @jit
-def _put(info_H5, row, state, back, graphone, turn, following):  # type: ignore[no-untyped-def] # pragma: no cover
+def _put(info_H5, row, state, back, graphone, turn, following):  # type: ignore[no-untyped-def]
     # One by one, and a hash above for tuples as keys: numba takes seconds to compile the assignment of a row.
     info_H5[row, _STATE], info_H5[row, _BACK], info_H5[row, _GRAPHONE] = state, back, graphone
     info_H5[row, _ROUND], info_H5[row, _NEXT] = turn, following
 
 
 @jit
-def _log_sum(one, other):  # type: ignore[no-untyped-def] # pragma: no cover
+def _log_sum(one, other):  # type: ignore[no-untyped-def]
     return max(one, other) + np.log10(1 + 10.0 ** -abs(one - other))
 
 
 @jit
-def _traced(ends, info_H5, score_H, phones_G2):  # type: ignore[no-untyped-def] # pragma: no cover
+def _traced(ends, info_H5, score_H, phones_G2):  # type: ignore[no-untyped-def]
     # Two phones a graphone, at most: that many columns; then the phones of each, from the last to the first.
     longest = 0
     for last in ends.values():
@@ -232,7 +232,8 @@ class G2p:
         """
         ids = []
         for letter in letters(word, silent=True):
-            known = next((each for each in (letter, _bare(letter)) if each in self._letter_ids), None)
+            bare = unicodedata.normalize("NFD", letter)[0]
+            known = next((each for each in (letter, bare) if each in self._letter_ids), None)
             if known is not None:
                 ids.append(self._letter_ids[known])
             elif unicodedata.category(letter[0])[0] not in _SILENT_KINDS:
@@ -310,10 +311,6 @@ class G2p:
             "lexicon": self.lexicon,
         }
         save_tensors(path, tensors, about)
-
-
-def _bare(letter: str) -> str:
-    return unicodedata.normalize("NFD", letter)[0]
 
 
 def _choices(given_G2: np.ndarray, other_G2: np.ndarray) -> tuple[dict[tuple[int, ...], int], Choices]:

@@ -100,9 +100,7 @@ def arcs_of(words: Sides, shapes: Sequence[tuple[int, int]] = SHAPES) -> Arcs:
 
 
 @jit
-def _fill_arcs(  # type: ignore[no-untyped-def] # pragma: no cover
-    left_T, right_T, left_W, right_W, shape_S2, lefts, rights, starts_W, from_A, to_A, code_A, write
-):
+def _fill_arcs(left_T, right_T, left_W, right_W, shape_S2, lefts, rights, starts_W, from_A, to_A, code_A, write):  # type: ignore[no-untyped-def]
     arc = 0
     for word in range(len(left_W) - 1):
         left, right = left_T[left_W[word] : left_W[word + 1]], right_T[right_W[word] : right_W[word + 1]]
@@ -178,7 +176,7 @@ def learn(words: Sides, shapes: Sequence[tuple[int, int]] = SHAPES, rounds: int 
 
 
 @jit
-def _expect(starts_W, cells_W, from_A, to_A, graphone_A, prob_G, count_G):  # type: ignore[no-untyped-def] # pragma: no cover
+def _expect(starts_W, cells_W, from_A, to_A, graphone_A, prob_G, count_G):  # type: ignore[no-untyped-def]
     """Add the expected number of each graphone in the words to `count_G` (forward-backward, scaled arc by arc)."""
     log_G = np.log(np.maximum(prob_G, 1e-300))
     for word in range(len(starts_W) - 1):
@@ -218,7 +216,7 @@ def cut(words: Sides, graphones: Graphones, shapes: Sequence[tuple[int, int]] = 
 
 
 @jit
-def _best_paths(starts_W, cells_W, from_A, to_A, code_A, log_A):  # type: ignore[no-untyped-def] # pragma: no cover
+def _best_paths(starts_W, cells_W, from_A, to_A, code_A, log_A):  # type: ignore[no-untyped-def]
     code_T = np.empty(len(code_A), np.int64)
     ends_W = np.zeros(len(cells_W), np.int64)
     size = 0

@@ -46,7 +46,7 @@ class Trie(NamedTuple):
 
 
 @jit
-def child(first_H, word_G, node, word):  # type: ignore[no-untyped-def] # pragma: no cover
+def child(first_H, word_G, node, word):  # type: ignore[no-untyped-def]
     """The n-gram of `node` and one more word, -1 if the model lacks it."""
     low, end = first_H[node], first_H[node + 1]
     high = end
@@ -62,7 +62,7 @@ def child(first_H, word_G, node, word):  # type: ignore[no-untyped-def] # pragma
 
 
 @jit
-def failure_links(first_H, word_G):  # type: ignore[no-untyped-def] # pragma: no cover
+def failure_links(first_H, word_G):  # type: ignore[no-untyped-def]
     """For each history, its longest proper suffix that is a history."""
     histories = len(first_H) - 1
     fail_H = np.zeros(histories, np.int64)
@@ -79,7 +79,7 @@ def failure_links(first_H, word_G):  # type: ignore[no-untyped-def] # pragma: no
 
 
 @jit
-def step(trie, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
+def step(trie, state, word):  # type: ignore[no-untyped-def]
     """The longest n-gram that ends in `word` (-1: unknown word), its log10 probability, and the state after it."""
     total = 0.0
     while True:
@@ -102,7 +102,7 @@ def step(trie, state, word):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @jit
-def score(trie, word_T, start, end_word):  # type: ignore[no-untyped-def] # pragma: no cover
+def score(trie, word_T, start, end_word):  # type: ignore[no-untyped-def]
     """N-gram (-1: unknown word) and log10 probability of each word of sentences that end in `end_word`."""
     node_T = np.empty(len(word_T), np.int64)
     prob_T = np.empty(len(word_T), np.float64)
@@ -115,7 +115,7 @@ def score(trie, word_T, start, end_word):  # type: ignore[no-untyped-def] # prag
 
 
 @jit
-def follow(trie, parent_X, word_X):  # type: ignore[no-untyped-def] # pragma: no cover
+def follow(trie, parent_X, word_X):  # type: ignore[no-untyped-def]
     """Log10 probability in this model of the last word of each n-gram of another trie, whose parents come first."""
     prob_X = np.zeros(len(word_X), np.float64)
     state_X = np.zeros(len(word_X), np.int64)
@@ -125,7 +125,7 @@ def follow(trie, parent_X, word_X):  # type: ignore[no-untyped-def] # pragma: no
 
 
 @jit
-def backed_off(trie, history_G, begin, end):  # type: ignore[no-untyped-def] # pragma: no cover
+def backed_off(trie, history_G, begin, end):  # type: ignore[no-untyped-def]
     """Log10 probability of the last word of n-grams `begin` to `end` after the failure link of their histories."""
     prob_G = np.empty(end - begin, np.float64)
     for node in range(begin, end):
@@ -134,7 +134,7 @@ def backed_off(trie, history_G, begin, end):  # type: ignore[no-untyped-def] # p
 
 
 @jit
-def fill(trie, history_G):  # type: ignore[no-untyped-def] # pragma: no cover
+def fill(trie, history_G):  # type: ignore[no-untyped-def]
     """Replace NaN probabilities of n-grams by their back-off probabilities, in place, from short to long."""
     for node in range(1, len(trie.word_G)):
         if np.isnan(trie.prob_G[node]):
@@ -371,7 +371,7 @@ def states_of(lm: ArpaLm, known_V: np.ndarray | None = None) -> States:
 
 
 @jit
-def _arc_targets(trie, history_G, is_state_H):  # type: ignore[no-untyped-def] # pragma: no cover
+def _arc_targets(trie, history_G, is_state_H):  # type: ignore[no-untyped-def]
     """For each n-gram, its longest suffix that is a state; for each history, its longest proper suffix that is one."""
     histories = len(is_state_H)
     after_G = np.zeros(len(history_G), np.int64)

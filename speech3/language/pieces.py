@@ -63,8 +63,7 @@ def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
 
 
 class Cutter:
-    """Segments words so that every piece has a letter; a piece without one (``▁``, an apostrophe) joins its neighbour.
-    """
+    """Segments words so that every piece has a letter; one without (``▁``, an apostrophe) joins its neighbour."""
 
     def __init__(self, model: bytes) -> None:
         import sentencepiece

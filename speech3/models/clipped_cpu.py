@@ -43,7 +43,7 @@ def step_of(
 
 
 @_jit
-def _forward(t, recurrent_BG, gates_TBG, cells_SBC, out_TBC, peep_3C, limit):  # type: ignore[no-untyped-def] # pragma: no cover
+def _forward(t, recurrent_BG, gates_TBG, cells_SBC, out_TBC, peep_3C, limit):  # type: ignore[no-untyped-def]
     """One loop over the cells of each stream; the gates of the frame are replaced by their activations."""
     cells = out_TBC.shape[2]
     limit_before = limit if t > 0 else np.float32(np.inf)  # the initial state is not clipped
@@ -68,7 +68,7 @@ def _forward(t, recurrent_BG, gates_TBG, cells_SBC, out_TBC, peep_3C, limit):  #
 
 
 @_jit
-def _backward(t, d_next_BC, gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG, peep_3C, limit):  # type: ignore[no-untyped-def] # pragma: no cover
+def _backward(t, d_next_BC, gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG, peep_3C, limit):  # type: ignore[no-untyped-def]
     """One loop over the cells of each stream."""
     cells = d_out_TBC.shape[2]
     limit_before = limit if t > 0 else np.float32(np.inf)  # the initial state is not clipped
@@ -97,13 +97,13 @@ def _backward(t, d_next_BC, gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_
 
 
 @_inline
-def _clamp(x, limit):  # type: ignore[no-untyped-def] # pragma: no cover
+def _clamp(x, limit):  # type: ignore[no-untyped-def]
     x = limit if x > limit else x  # NaN stays NaN
     return -limit if x < -limit else x
 
 
 @_inline
-def _expm1(x):  # type: ignore[no-untyped-def] # pragma: no cover
+def _expm1(x):  # type: ignore[no-untyped-def]
     """s, a power of two, and e, so that exp(x) = s + s e and expm1(x) = (s - 1) + s e, both without cancellation."""
     x = _clamp(x, _LIMIT)
     rounded = x * _LOG2_E + _ROUND
@@ -115,13 +115,13 @@ def _expm1(x):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @_inline
-def _sigmoid(x):  # type: ignore[no-untyped-def] # pragma: no cover
+def _sigmoid(x):  # type: ignore[no-untyped-def]
     s, e = _expm1(-x)
     return _ONE / (_ONE + (s + s * e))
 
 
 @_inline
-def _tanh(x):  # type: ignore[no-untyped-def] # pragma: no cover
+def _tanh(x):  # type: ignore[no-untyped-def]
     """From exp(-2 abs(x)), which cannot overflow, with the sign of x."""
     s, e = _expm1(_TWO * x if x < 0 else -_TWO * x)
     m = s * e + (s - _ONE)

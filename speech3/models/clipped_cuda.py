@@ -33,19 +33,10 @@ def step_of(
 
 
 @triton.jit(do_not_specialize=["t"])  # otherwise it is compiled again for t = 1 and for multiples of 16
-def _forward(  # type: ignore[no-untyped-def] # pragma: no cover
-    t,
-    recurrent_BG,
-    gates_TBG,
-    cells_SBC,
-    out_TBC,
-    peep_3C,
-    limit,
-    count,
-    cells,
-    HAS_PEEP: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def _forward(  # type: ignore[no-untyped-def]
+    t, recurrent_BG, gates_TBG, cells_SBC, out_TBC, peep_3C, limit, count, cells,
+    HAS_PEEP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     # A program has BLOCK cells; n numbers the cells of all streams, k those of one.
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask, k, i_at = n < count, n % cells, n // cells * 4 * cells + n % cells
@@ -76,21 +67,10 @@ def _forward(  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @triton.jit(do_not_specialize=["t"])
-def _backward(  # type: ignore[no-untyped-def] # pragma: no cover
-    t,
-    d_next_BC,
-    gates_TBG,
-    cells_SBC,
-    d_out_TBC,
-    d_cell_BC,
-    d_gates_TBG,
-    peep_3C,
-    limit,
-    count,
-    cells,
-    HAS_PEEP: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def _backward(  # type: ignore[no-untyped-def]
+    t, d_next_BC, gates_TBG, cells_SBC, d_out_TBC, d_cell_BC, d_gates_TBG, peep_3C, limit, count, cells,
+    HAS_PEEP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     # A program has BLOCK cells; n numbers the cells of all streams, k those of one.
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask, k, i_at = n < count, n % cells, n // cells * 4 * cells + n % cells
@@ -121,13 +101,13 @@ def _backward(  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @triton.jit
-def _clamp(x, limit):  # type: ignore[no-untyped-def] # pragma: no cover
+def _clamp(x, limit):  # type: ignore[no-untyped-def]
     x = tl.where(x > limit, limit, x)  # NaN stays NaN
     return tl.where(x < -limit, -limit, x)
 
 
 @triton.jit
-def _tanh(x):  # type: ignore[no-untyped-def] # pragma: no cover
+def _tanh(x):  # type: ignore[no-untyped-def]
     """From exp(2 abs(x)), which may overflow to infinity; near zero, where that cancels, from the Taylor series."""
     large = 1 - 2 / (tl.exp(2 * tl.abs(x)) + 1)
     s = x * x

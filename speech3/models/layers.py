@@ -274,7 +274,7 @@ class _Rectified(torch.autograd.Function):
 
 
 @_jit
-def _moments(y_BTD, rectify):  # type: ignore[no-untyped-def] # pragma: no cover
+def _moments(y_BTD, rectify):  # type: ignore[no-untyped-def]
     """Sums of r - shift and of its square, and shift, which is one of the rows, so that little of the sums cancels."""
     chunks, times, units = y_BTD.shape
     zero = y_BTD.dtype.type(0)
@@ -301,7 +301,7 @@ def _moments(y_BTD, rectify):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @_jit
-def _apply(y_BTD, scale_BD, offset_BD, norm_first, x_BTD, share, z_BTD):  # type: ignore[no-untyped-def] # pragma: no cover
+def _apply(y_BTD, scale_BD, offset_BD, norm_first, x_BTD, share, z_BTD):  # type: ignore[no-untyped-def]
     """Compute z; scale and offset have one row per chunk, or one for all."""
     chunks, times, units = y_BTD.shape
     zero, each = y_BTD.dtype.type(0), len(scale_BD) > 1
@@ -323,7 +323,7 @@ def _apply(y_BTD, scale_BD, offset_BD, norm_first, x_BTD, share, z_BTD):  # type
 
 
 @_jit
-def _sums(dz_BTD, y_BTD, z_BTD, mean_D, inverse_D, keep_BD):  # type: ignore[no-untyped-def] # pragma: no cover
+def _sums(dz_BTD, y_BTD, z_BTD, mean_D, inverse_D, keep_BD):  # type: ignore[no-untyped-def]
     """Sums of g' and of g' r'."""
     chunks, times, units = y_BTD.shape
     zero, each = y_BTD.dtype.type(0), len(keep_BD) > 1
@@ -353,7 +353,7 @@ def _sums(dz_BTD, y_BTD, z_BTD, mean_D, inverse_D, keep_BD):  # type: ignore[no-
 
 
 @_jit
-def _back(dz_BTD, y_BTD, z_BTD, factor_BD, slope_D, level_D, dy_BTD):  # type: ignore[no-untyped-def] # pragma: no cover
+def _back(dz_BTD, y_BTD, z_BTD, factor_BD, slope_D, level_D, dy_BTD):  # type: ignore[no-untyped-def]
     """Compute dy = factor dz - slope r - level, through ReLU."""
     chunks, times, units = y_BTD.shape
     zero, each = y_BTD.dtype.type(0), len(factor_BD) > 1

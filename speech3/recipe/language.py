@@ -38,7 +38,6 @@ from speech3.language import (
     ArpaLm,
     estimate_lm,
     is_word,
-    letter_model,
     letter_units,
     lexicon,
     new_word_weight,
@@ -133,7 +132,8 @@ def _make_letters(e: Experiment, lm: ArpaLm) -> None:
     spellings = [parts for word in lm.words if len(parts := cut.findall(word)) > 1 and "".join(parts) == word]
     if not spellings:
         raise DataError(f"{e.lexicon}: no word has two letters, so unseen words cannot be spelled; set lm.letters=0")
-    write_arpa(letter_model(map(letter_units, spellings), e.recipe.letters), e.out / "lm" / _LETTERS)
+    model = estimate_lm(map(letter_units, spellings), e.recipe.letters, source="spellings of words")
+    write_arpa(model, e.out / "lm" / _LETTERS)
 
 
 def _phones_of_letters(e: Experiment) -> dict[str, tuple[str, ...]]:

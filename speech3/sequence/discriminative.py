@@ -92,7 +92,7 @@ def path_log_weights(graph: Graph, senones_BT: np.ndarray, leak: float) -> np.nd
 
 
 @numba.njit(cache=True, nogil=True)
-def _path_log_weights(senones, of_senone, order, loops, ptr, src, weight, initial, leak):  # type: ignore[no-untyped-def] # pragma: no cover
+def _path_log_weights(senones, of_senone, order, loops, ptr, src, weight, initial, leak):  # type: ignore[no-untyped-def]
     chunks, frames = senones.shape
     log_weight = np.zeros(chunks)
     alpha, new = np.zeros(len(loops)), np.zeros(len(loops))  # without the leak, as in `forward_backward`

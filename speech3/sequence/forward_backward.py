@@ -268,7 +268,7 @@ def _unsigned(graph: Graph) -> tuple[np.ndarray, ...]:
 
 
 @_jit
-def _over_arcs(rows, j, ptr, state, weight):  # type: ignore[no-untyped-def] # pragma: no cover
+def _over_arcs(rows, j, ptr, state, weight):  # type: ignore[no-untyped-def]
     """The sum of rows over the arcs of state j."""
     total = spread(rows.dtype.type(0))
     for k in range(ptr[j], ptr[j + 1]):
@@ -277,7 +277,7 @@ def _over_arcs(rows, j, ptr, state, weight):  # type: ignore[no-untyped-def] # p
 
 
 @_jit
-def _forward(x, a, first, loop, loops, ptr, src, weight, initial, leak, alpha, d_alpha):  # type: ignore[no-untyped-def] # pragma: no cover
+def _forward(x, a, first, loop, loops, ptr, src, weight, initial, leak, alpha, d_alpha):  # type: ignore[no-untyped-def]
     frames, states = len(x), len(first)
     zero, one = x.dtype.type(0), x.dtype.type(1)
     total, mean = np.empty((frames, WIDTH), x.dtype), np.zeros((frames, WIDTH), x.dtype)
@@ -314,7 +314,7 @@ def _forward(x, a, first, loop, loops, ptr, src, weight, initial, leak, alpha, d
 
 
 @_jit
-def _backward(x, a, first, loop, loops, ptr, dst, weight, initial, leak, alpha, d_alpha, total, mean):  # type: ignore[no-untyped-def] # pragma: no cover
+def _backward(x, a, first, loop, loops, ptr, dst, weight, initial, leak, alpha, d_alpha, total, mean):  # type: ignore[no-untyped-def]
     frames, states = len(x), len(first)
     zero, one = x.dtype.type(0), x.dtype.type(1)
     posterior = np.zeros_like(x)  # or its derivative
@@ -362,7 +362,7 @@ def _backward(x, a, first, loop, loops, ptr, dst, weight, initial, leak, alpha, 
 
 
 @_jit
-def _add(rows, j, lanes):  # type: ignore[no-untyped-def] # pragma: no cover
+def _add(rows, j, lanes):  # type: ignore[no-untyped-def]
     store(rows, j, load(rows, j) + lanes)
 
 

@@ -81,7 +81,7 @@ def numerator_posteriors(y_BTS: np.ndarray, numerators: Numerators) -> tuple[np.
 
 
 @numba.njit(cache=True, nogil=True)
-def _fits(frames, ptr, first, begin, final, low, high, arc_ptr, src):  # type: ignore[no-untyped-def] # pragma: no cover
+def _fits(frames, ptr, first, begin, final, low, high, arc_ptr, src):  # type: ignore[no-untyped-def]
     fits = np.zeros(len(ptr) - 1, np.bool_)
     for c in range(len(fits)):
         base, size = ptr[c], ptr[c + 1] - ptr[c]
@@ -102,13 +102,13 @@ def _fits(frames, ptr, first, begin, final, low, high, arc_ptr, src):  # type: i
 
 
 @numba.njit(cache=True, nogil=True)
-def _log_add(a, b):  # type: ignore[no-untyped-def] # pragma: no cover
+def _log_add(a, b):  # type: ignore[no-untyped-def]
     top, other = (a, b) if a > b else (b, a)
     return top + math.log1p(math.exp(other - top)) if other > NEVER / 2 else top
 
 
 @numba.njit(cache=True, nogil=True)
-def _posteriors(y, ptr, first, loop, begin, final, low, high, arc_ptr, src, weight):  # type: ignore[no-untyped-def] # pragma: no cover
+def _posteriors(y, ptr, first, loop, begin, final, low, high, arc_ptr, src, weight):  # type: ignore[no-untyped-def]
     chunks, frames, _ = y.shape
     log_z, posterior = np.full(chunks, -np.inf), np.zeros_like(y)
     for c in range(chunks):

@@ -241,7 +241,7 @@ class AlignmentNumerators:
 
 
 @numba.njit(cache=True, nogil=True)
-def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, left, phone, ptr, arc_phone, nxt, prob):  # type: ignore[no-untyped-def] # pragma: no cover
+def _chain(labels, start, speed, sub, outputs, tolerance, leak, pdfs, initial, left, phone, ptr, arc_phone, nxt, prob):  # type: ignore[no-untyped-def]
     # Frames that matter: the chunk, the tolerance around it, and a few phones before it for the language model.
     frames = len(labels)
     reach = int((tolerance + 2) * sub * speed) + 1

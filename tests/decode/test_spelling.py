@@ -28,13 +28,13 @@ from speech3.decode.rescoring import RescoreOptions, rescore
 from speech3.decode.search import decode
 from speech3.errors import MismatchError
 from speech3.io.fst import read_fst
-from speech3.language.added_words import letter_model, letter_units
+from speech3.language.added_words import letter_units
 from speech3.language.arpa import ArpaLm, read_arpa, write_arpa
 from speech3.language.lexicon import Lexicon, Pronunciation, Silences, mark_positions
 from speech3.runtime.files import write_text
 
 PHONES = {"A": ("a",), "B": ("b",)}
-LETTERS = letter_model(map(letter_units, ("AB", "BA", "BABA", "BAB", "BABAA", "ABAB")), 3)
+LETTERS = toys.estimate_lm(map(letter_units, ("AB", "BA", "BABA", "BAB", "BABAA", "ABAB")), 3)
 
 
 def cost_in(graph: Path, units: Sequence[str]) -> float:

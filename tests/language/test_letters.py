@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from speech3.language.added_words import add_letter_model, letter_model, letter_units, new_word_weight, with_unigrams
+from speech3.language.added_words import add_letter_model, letter_units, new_word_weight, with_unigrams
 from speech3.language.kneser_ney import estimate_lm
 from speech3.language.ngrams import ArpaLm
 
@@ -15,7 +15,7 @@ WEIGHT = 0.3
 
 
 def both(order: int = 2, letters: int = 4) -> tuple[ArpaLm, ArpaLm, ArpaLm]:
-    lm, model = estimate_lm(TEXT, order), letter_model(map(letter_units, WORDS), letters)
+    lm, model = estimate_lm(TEXT, order), estimate_lm(map(letter_units, WORDS), letters)
     return lm, model, add_letter_model(lm, model, WEIGHT)
 
 

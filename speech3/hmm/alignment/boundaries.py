@@ -139,7 +139,7 @@ def posterior_boundaries(
 
 
 @numba.njit(cache=True, nogil=True)
-def _add(a, b):  # type: ignore[no-untyped-def] # pragma: no cover
+def _add(a, b):  # type: ignore[no-untyped-def]
     high, low = (a, b) if a > b else (b, a)
     if low == -np.inf or high - low > 40.0:
         return high
@@ -147,7 +147,7 @@ def _add(a, b):  # type: ignore[no-untyped-def] # pragma: no cover
 
 
 @numba.njit(cache=True, nogil=True)
-def _medians(loglikes, column, stay, leave, exits, bonus, first, last):  # type: ignore[no-untyped-def] # pragma: no cover
+def _medians(loglikes, column, stay, leave, exits, bonus, first, last):  # type: ignore[no-untyped-def]
     frames, states = len(loglikes), len(exits)
     phones = len(column) // states
     width = 0
@@ -347,7 +347,7 @@ def nearest_frames(found: Alignment, least: int) -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True)
-def _divided(loglikes, column, starts):  # type: ignore[no-untyped-def] # pragma: no cover
+def _divided(loglikes, column, starts):  # type: ignore[no-untyped-def]
     """The best division of each phone's frames among its states, by likelihood alone; each state has a frame."""
     phones, states = column.shape
     result = np.zeros(starts[-1], np.int8)

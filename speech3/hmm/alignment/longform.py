@@ -240,7 +240,7 @@ class _Search:
 
 
 @numba.njit(cache=True, nogil=True)
-def _advance(loglikes, garbage_T, words, places, state, costs, jumps):  # type: ignore[no-untyped-def] # pragma: no cover
+def _advance(loglikes, garbage_T, words, places, state, costs, jumps):  # type: ignore[no-untyped-def]
     """Advance the search by the rows of `loglikes`; the arrays in `state` are changed."""
     pdf, word, stay, leave, ptr, target, logp = words
     ends, entries, entry_ptr = places
@@ -319,7 +319,7 @@ def _advance(loglikes, garbage_T, words, places, state, costs, jumps):  # type: 
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _relax(s, value, behind, first, t, scores, tokens, active, count):  # type: ignore[no-untyped-def] # pragma: no cover
+def _relax(s, value, behind, first, t, scores, tokens, active, count):  # type: ignore[no-untyped-def]
     if tokens[2, s] != t:
         tokens[2, s] = t
         active[count] = s
@@ -332,7 +332,7 @@ def _relax(s, value, behind, first, t, scores, tokens, active, count):  # type: 
 
 
 @numba.njit(cache=True, nogil=True, inline="always")
-def _record(records, used, memo, s, t, word, first, behind):  # type: ignore[no-untyped-def] # pragma: no cover
+def _record(records, used, memo, s, t, word, first, behind):  # type: ignore[no-untyped-def]
     if memo[0, s] == t:  # already made for another arc from this state
         return used, memo[1, s]
     records[used, 0], records[used, 1], records[used, 2], records[used, 3] = word, first, t, behind
@@ -348,7 +348,7 @@ def _record(records, used, memo, s, t, word, first, behind):  # type: ignore[no-
 
 
 @numba.njit(cache=True, nogil=True)
-def _collect(records, used, links, active, count, record):  # type: ignore[no-untyped-def] # pragma: no cover
+def _collect(records, used, links, active, count, record):  # type: ignore[no-untyped-def]
     """Keep only the records that an active state or garbage refers back to."""
     place = np.full(used, -1, np.int32)
     # Mark: all records on the way back from the garbage model (-1) and from each active state.
