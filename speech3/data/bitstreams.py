@@ -299,6 +299,7 @@ def examine_mp3(stream: IO[bytes], size: int, begin: int) -> Container:
             return Container(claim=lost)
         claim = lengths_differ(None, frames.count * seconds) + (f"; {lost}" if lost else "")
         return Container(claim=claim, prefix=counted.ljust(frames.length, b"\0"), skipped=frames.first)
+    # The first frame is a Xing or Info header: compare its count with what there is.
     flags = int.from_bytes(head[mark + 4 : mark + 8], "big")
     if not flags & _XING_FRAMES:
         return FINE

@@ -179,6 +179,7 @@ def searched(
     longest = _MAX_FRAMES if longest is None else longest
     longest = max(longest, _MAX_FRAMES) if graph.phrases else longest  # phrases are found in lattices
     arranged, stopped = with_word_penalty(graph.arranged, setting[1]), threading.Event()
+    # One searcher for each thread, with memory of its own.
     searchers = [_Searcher(graph, arranged, config, setting[0], longest, stopped) for _ in range(jobs)]
     idle: SimpleQueue[_Searcher] = SimpleQueue()
     for searcher in searchers:

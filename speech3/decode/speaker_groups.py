@@ -135,6 +135,7 @@ def find_speakers(recognizer: TrainedModel, data: DataDir, jobs: int = 1, number
     if len(data.utterances) < 2:
         raise DataError(f"{data.path}: has one utterance; there is nothing to group")
     model = replace(model, adapted=replace(model.adapted, least_frames=np.inf))  # statistics suffice
+    # First pass: words and fMLLR statistics of each utterance, as if it were a speaker of its own.
     space, names = _space_of(model), list(data.utterances)
     own = {key: replace(each, speaker=key) for key, each in data.utterances.items()}
     sums, counts = dict[str, np.ndarray](), dict[str, float]()
@@ -156,6 +157,7 @@ def find_speakers(recognizer: TrainedModel, data: DataDir, jobs: int = 1, number
         raise DataError(f"{data.path}: no utterance has speech that could be recognised, so nothing can be grouped")
     if without := [key for key in names if not counts.get(key)]:
         say(f"no speech was recognised in {len(without)} utterances, whose speakers are unknown: {listed(without, 3)}")
+    # Cluster the utterances by how likely it is that their statistics are of one speaker.
     sums_UK = np.stack([sums.get(key, np.zeros_like(space.mean_K)) for key in names])
     evidence = Evidence(sums_UK, np.array([counts.get(key, 0.0) for key in names]), space.variance_K)
     groups = groups_of(evidence, number)

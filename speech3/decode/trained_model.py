@@ -396,6 +396,7 @@ def _read(model: Path | str) -> _Parts:
             f"{directory}: not a model directory, because it has no model.safetensors"
             + (f"; use one of: {below}" if below else "; make one with speech3 recipe or speech3 train")
         )
+    # The model's parts: outputs with the lexicon, features, and what scores them: GMMs or networks.
     known = with_lexicon_of(load_outputs(directory), directory / GRAPH)
     features = parse(FeatureConfig, read_yaml(directory / "features.yaml"), directory / "features.yaml")
     about = read_about(directory / "model.safetensors")
@@ -413,6 +414,7 @@ def _read(model: Path | str) -> _Parts:
         dims = [each.network.feat_dim for each in scorers]
         scorer = scorers[0] if len(scorers) == 1 else MeanScorer(scorers, tuple(map(slice, dims)))
         outputs, feat_dim = len(scorers[0].log_prior_P), max(dims)
+    # Parts that do not fit together.
     _check_features(directory, features, feat_dim)
     _check_outputs(directory / "model.safetensors", outputs, known)
     _check_subsampling(directory, scorer, known)

@@ -189,6 +189,7 @@ def tune(
             tables[centre], rate = _rates(graph, found, references, error_rate, exact[centre])
             around, centre = centre, _climbed(scales, penalties, centre, rate)
             _say_points(tables[around], around)
+    # The best of the points with lattices of their own.
     best = min(exact.values(), key=lambda point: point.error_rate)
     setting = best.acoustic_scale, best.word_penalty
     _say_if_last("acoustic scale", setting[0], scales, key)
@@ -240,6 +241,7 @@ def tune_filler(
 
     with closing(_KeptScores(scores)) as kept, closing(_KeptScores(negatives[0])) as sounds:
         chosen, low, high = FillerTuning(FILLER_OFF, found.words, found.calibration), 0, len(FILLER_COSTS)
+        # The lowest cost at which no more words are wrong than without fillers.
         while low < high:
             middle = (low + high) // 2
             costly, each, words = latticed(kept, len(references), middle)
@@ -252,6 +254,7 @@ def tune_filler(
                 low = middle + 1
         if not negatives[1]:
             return chosen
+        # The highest from there on with few words in negatives.
         best, high = low, len(costs) - 1
         while low <= high:
             middle = (low + high + 1) // 2

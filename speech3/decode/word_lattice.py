@@ -367,6 +367,7 @@ def words_of(lattice: Lattice, acoustic_scale: float, beam: float = np.inf) -> W
     )
     arrays = LatticeArrays(begin_S1, *arcs, *costs, rest_costs(lattice, acoustic_scale))
     beam, most = float(beam) + 1e-6, _MAX_ELEMENTS
+    # Determinise; where the lattice becomes too large, only as far as the beam that was reached.
     while True:
         found, arc_costs, finals, final_costs, pdfs, reached = determinized(arrays, float(acoustic_scale), beam, most)
         if reached >= beam:

@@ -84,6 +84,7 @@ def read_run(path: Path, name: str) -> Run:
     notes = [] if finished else [f"{name}: not finished; shown as of epoch {len(epochs)}"]
     if identity.get("init"):
         notes.append(f"{name}: started from a trained model (--init), whose training time is not included")
+    # What the reader should know of its figures.
     metric, rate, doubt = _error_rate(path)
     if doubt:
         notes.append(f"{name}: {doubt}")

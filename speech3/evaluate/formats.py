@@ -187,6 +187,7 @@ def parse_ctm(path: Path | str, lines: Sequence[str]) -> dict[tuple[str, str], l
         file, channel, begin, duration, word = line.split()[:5]
         word = _untagged(word)
         key, tag = (file, _channel(channel)), word.upper()
+        # Alternatives become one word, in the notation of .stm: { um / uh }, at the time of the first.
         if begin == "*":
             if tag == "<ALT_BEGIN>" and opened is None:
                 opened = key, where, ["{"], None
@@ -199,9 +200,11 @@ def parse_ctm(path: Path | str, lines: Sequence[str]) -> dict[tuple[str, str], l
                 raise FormatError(
                     f"{where}: {word} does not belong here; alternatives are <ALT_BEGIN>, <ALT>, <ALT_END>"
                 )
-        elif opened:
+        elif opened and opened[0] == key:
             opened[2].append(word)
             opened = (*opened[:3], float(begin) if opened[3] is None else opened[3])
+        elif opened:
+            break
         else:
             found.setdefault(key, []).append(Word(float(begin), float(duration), word, where))
     if opened:

@@ -295,6 +295,7 @@ def score(
     written, counted = (sum(len(text.split()) for text in texts) for texts in ((*said, *heard), (*refs, *hyps)))
     if not any(refs):
         raise DataError("the reference holds no words" + (" after normalisation" if normalize else ""))
+    # Align by words and by characters; resample for the intervals.
     by_word = jiwer.process_words(refs, hyps)
     utterances = [
         Utterance(name, speakers[name] if speakers else None, ref_words, hyp_words, _count(chunks), letters, chunks)

@@ -147,6 +147,7 @@ def _expect(rows, bias, offset, feats, pdf, precision, scaled, inverse, mean):  
     dim, post = feats.shape[1], np.empty(len(bias))
     for t in range(len(feats)):
         begin, end = offset[pdf[t]], offset[pdf[t] + 1]
+        # Expected precisions, and means times precisions, of the Gaussians of the frame's pdf.
         posteriors(rows, bias, begin, end, feats[t], post)
         for g in range(begin, end):
             gamma = post[g - begin]

@@ -355,6 +355,7 @@ def _converted(
     that are held out. The other pronounces what this one cannot. No word is pronounced, and `how` is empty, if the
     lexicon has too few words for the first and there is no language for the second.
     """
+    # A lexicon that espeak-ng made: its phones are the lexicon's.
     spelled = _spelled_words(table)
     if lang and _are_espeaks(table, list(spelled), voice := espeak.voice_of(lang)):
         said, reasons = _heard(words, voice)
@@ -365,6 +366,7 @@ def _converted(
             lacking = sorted({phone for phone in heard[word][0] if not stand_ins([phone], trained)[phone]})
             reasons[word] = f"has {' '.join(lacking)}, and {lexicon.name} has no such phone"
         return found, reasons, f"by espeak-ng ({lang}), whose phones they are"
+    # From the lexicon's own words, by n-grams of graphones.
     taught = [word for word in sorted(table) if not _BRACKETED.fullmatch(word)]
     held_out = _held_out(list(spelled))
     model = g2p.learnt({word: table[word] for word in spelled}, held_out, str(lexicon), kept)
@@ -374,6 +376,7 @@ def _converted(
         by = how.format(f"{model.wrong:.1%} are") if model else ""
         return {word: [phones] for word, phones in by_model.items()}, unread, by
 
+    # From espeak-ng, in the lexicon's phones; whichever errs less on held-out words comes first.
     step = -(-len(taught) // _MAX_PAIRS) or 1
     apart = held_out if model else []
     stressed, reasons = _spoken([*words, *taught[::step], *apart], voice, stress=True)

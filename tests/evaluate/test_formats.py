@@ -130,6 +130,7 @@ def test_faulty_alternatives_are_named(text: str, says: str) -> None:
         ({"ref_stm": STM}, {"hyp_ctm": "x 1 0.0 0.1 a\n"}, "hyp.ctm: has no recording and channel"),
         ({"ref_stm": STM + "rec A x later 9.0 a\n"}, {"hyp_ctm": CTM}, "ref.stm:6: .*not `file channel speaker"),
         ({"ref_ctm": CTM}, {"hyp_ctm": CTM + "rec 1 now 0.1 a\n"}, "hyp.ctm:11: .*not `file channel begin"),
+        ({"ref_ctm": CTM}, {"hyp_ctm": CTM + "rec 1 * * <ALT_BEGIN>\nother 1 8 0.1 a\n"}, "hyp.ctm:11: .*no <ALT_END>"),
         ({"ref_ctm": CTM}, {"hyp_stm": STM}, "hyp.stm: .stm is a format of references"),
         ({"ref": "u1 a\nu2 b\n"}, {"hyp": ";; by me\nu1 a\nu2 b\n"}, "hyp:1: a comment of sclite"),
         ({"ref": "u1 { um / uh } a\n"}, {"hyp": "u1 uh a\n"}, "ref:1: alternatives in braces"),

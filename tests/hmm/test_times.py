@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from speech3.config import FeatureConfig
+from speech3.errors import FormatError
 from speech3.features.spectrum import frame_sizes
 from speech3.hmm.alignment.align import write_alignments
 from speech3.hmm.alignment.times import (
@@ -93,6 +94,12 @@ def test_confidences_are_the_sixth_column(tmp_path: Path) -> None:
     text = (tmp_path / "words.ctm").read_text(encoding="utf-8")
     assert text == "u 1 0.000 0.500 größe 0.875\nu 1 0.500 0.250 二 0.000\nv 1 0.000 1.000 x\n"
     assert read_ctm(tmp_path / "words.ctm") == tracks
+
+
+def test_channels_are_not_mixed(tmp_path: Path) -> None:
+    (tmp_path / "words.ctm").write_text("call A 0.0 0.5 hello\ncall B 0.1 0.5 hi\n")
+    with pytest.raises(FormatError, match="words.ctm:2: call .*A.*B"):
+        read_ctm(tmp_path / "words.ctm")
 
 
 def test_places_in_the_word_are_left_out(lexicon: Lexicon, alignment: Alignment) -> None:

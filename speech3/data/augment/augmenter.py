@@ -397,6 +397,7 @@ def augment_data(
         report.skipped |= skipped
         remedy = without_faulty_audio(data.path)
         check_bad(report.skipped, len(ids), str(data.path), "cannot be used", remedy)
+    # The lists last, so that OUT looks complete only when it is.
     recordings = {key: f"wav/{key}.wav" for key in sorted(utterances)}
     report.data = DataDir(out, recordings, dict(sorted(utterances.items())))
     write_text(out / "augment.txt", "".join(f"{key} {done}\n" for key, done in sorted(report.done.items())))

@@ -292,11 +292,13 @@ class Ddp:
         self.newest, progress = Snapshot(self.tensors, states_M, Progress()), Progress()
         if self.error:
             raise MachineError(self.error)
+        # Every process begins the epoch with the same state.
         for pipe in self.workers.pipes:
             with suppress(OSError):  # a process died, which is noticed below
                 # NumPy arrays: a tensor would be sent through /dev/shm, which is often small in containers.
                 pipe.send((epoch, states_M, rate, {name: tensor.numpy() for name, tensor in self.tensors.items()}))
         ended, self.deadline.since = False, time.monotonic()
+        # Until the first process reports the end. All step together, so its reports are those of all.
         while not ended:
             multiprocessing.connection.wait(
                 [*self.workers.pipes, *(process.sentinel for process in self.processes)], timeout=LOOK_S

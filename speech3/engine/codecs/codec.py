@@ -146,6 +146,7 @@ def layout(
         starts.append(start + begins)
         stops.append(start + np.minimum(begins + (bucket or size), size))
         firsts.append((counters[number] if counters else start + origin) + begins)
+    # Tiles of the buckets: their start, size, first word, bucket, and counter of random numbers.
     starts_B, stops_B, firsts_B = (np.concatenate([np.zeros(0, np.int64), *each]) for each in (starts, stops, firsts))
     sizes_B = stops_B - starts_B
     tiles_B = -(-sizes_B // _TILE)

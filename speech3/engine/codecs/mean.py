@@ -117,6 +117,7 @@ class SharedCodes:
         scales_NB = torch.zeros_like(limits_NB)
         for g, limits_B, scales_B in zip(gradients, limits_NB, scales_NB, strict=True):
             statistics(self._flat(g, weight), where, self.config.clip, limits_B, scales_B)
+        # The scale of each bucket is the largest of all workers'.
         shared_B = scales_NB.nan_to_num(nan=torch.inf).amax(0)  # so that it is the largest, whichever worker has it
         share = -(-where.words // workers)  # words whose sums each worker computes
         words_NM = torch.zeros(workers, workers * share, dtype=torch.int32, device=shared_B.device)
@@ -129,6 +130,7 @@ class SharedCodes:
                 mean.vector_K[each] += values_P[each]
         for each in where.floats:
             mean.vector_K[each] /= workers
+        # Each worker adds up its share of the codes, and sends the sums to all.
         shares = words_NM.split(share, dim=1)
         coded_NQ = torch.stack([encode_levels(sum_codes(each).flatten(), 2 * workers + 1) for each in shares])
         add_sums(decode_sums(coded_NQ, share), where, shared_B, 1 / workers, mean.vector_K)
@@ -194,6 +196,7 @@ class Exchange:
 def mean_of_codes(state: Exchange, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The communication hook: replace the gradients of a bucket by their mean over all workers."""
     values_P, where, workers = bucket.buffer(), state.layout_of(bucket), dist.get_world_size()
+    # 1. One scale for all workers, the largest of each bucket: codes can be added only if they mean the same.
     if where.words:
         scales_B = values_P.new_empty(len(where.sizes_B))
         limits_B = torch.empty_like(scales_B)
@@ -204,6 +207,7 @@ def mean_of_codes(state: Exchange, bucket: dist.GradBucket) -> torch.futures.Fut
         state.down += scales_B.nbytes
         words_NM = torch.zeros(workers, -(-where.words // workers), dtype=torch.int32, device=values_P.device)
         pack(values_P, where, limits_B, scales_B, state.key, words_NM.view(-1))
+    # 2. The mean of the codes, and of what is sent as float32.
     floats = [values_P[each].clone() for each in where.floats]
     values_P.zero_()
     if where.words:

@@ -257,6 +257,7 @@ class _Run:
         label = f"epoch {epoch}/{self.build.training.max_epochs}"
         if not self.quiet:
             moves = progress(moves, total, label, place=lambda done: (done.ended, self._text(done)))
+        # 1. Train; the callback, Ctrl-C and the clock may interrupt.
         saved_s = trainer.done.seconds
         for done in moves:
             if self.interrupt:
@@ -270,17 +271,20 @@ class _Run:
                 saved_s = done.seconds
         if self.stopped:
             trainer.take()
+        # 2. Measure, with the newest parameters in the backend of one worker.
         result = epoch_result(epoch, trainer.done, classes=self.classes)
         if self.validation is not None or self.on_epoch is not None:
             trainer.one.load(trainer.tensors)
         if self.validation is not None:
             loss, accuracy = self.validation(trainer.one.parts)
             result = replace(result, validation_loss=loss, validation_accuracy=accuracy)
+        # 3. Tell the caller, who may end training here, too.
         self.history.append(result)
         self._say(f"{label}: {self._text(trainer.done, result)}, {result.seconds:.1f} s")
         if self.on_epoch is not None:
             _write_back(trainer.one.parts.model, self.model)
             self.stopped = _ends(self.on_epoch(result)) or self.stopped
+        # 4. The checkpoint counts the epoch only when the callback has seen it.
         trainer.begin_epoch()
         self._save(trainer)
         if self.interrupt:
@@ -532,6 +536,7 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
     assert isinstance(parts.source, Items | Stream)
     opened.callback(parts.source.close)
     clock = times_of(training.simulation, training.workers) if training.world == "simulated" else None
+    # Workers start, each with a copy of what the caller passed: whatever cannot be copied is found out here.
     try:
         one, backend = open_backends(training, parts, build, clock=clock)
     except Speech3Error as error:

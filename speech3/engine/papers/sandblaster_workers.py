@@ -188,6 +188,7 @@ class Processes:
 
     def _receive(self) -> Iterator[tuple[int, Any]]:
         """Receive the workers' messages, waiting a little for the first, and update which workers are free."""
+        # Who died or hangs, then what the others say.
         self.clock.look(time.monotonic())
         self.processes.check_killed()
         for index, worker in enumerate(self.workers):
@@ -202,6 +203,7 @@ class Processes:
                 self._replace(index)
                 message = Died()
             worker, now = self.workers[index], time.monotonic()
+            # The time of a reply, by which later silence is judged.
             if worker.ready:
                 worker.longest_s = max(worker.longest_s, now - worker.since)
             worker.since = now

@@ -186,11 +186,12 @@ def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
     Raises Speech3Error: the file cannot be read, or a line is not one of a CTM.
     """
     tracks: dict[str, list[Segment]] = {}
+    channels: dict[str, str] = {}
     for number, line in enumerate(read_utf8(path).splitlines(), start=1):
         if not line.strip() or line.startswith(";;"):
             continue
         try:
-            utterance, _, start, duration, label, *rest = line.split()
+            utterance, channel, start, duration, label, *rest = line.split()
             start_s, duration_s, *confidence = (float(each) for each in (start, duration, *rest[:1]))
         except ValueError as error:
             raise FormatError(
@@ -199,6 +200,10 @@ def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
             ) from error
         if not (0 <= start_s < math.inf and 0 <= duration_s < math.inf):
             raise FormatError(f"{path}:{number}: start {start} and duration {duration} must be seconds, not below 0")
+        if (first := channels.setdefault(utterance, channel)) != channel:
+            raise FormatError(
+                f"{path}:{number}: {utterance} has the channels {first} and {channel}; give each a name of its own"
+            )
         tracks.setdefault(utterance, []).append(
             Segment(start_s, start_s + duration_s, label, confidence[0] if confidence else None)
         )
