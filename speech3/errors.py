@@ -65,12 +65,7 @@ class TrainingError(Speech3Error):
 
 
 def check_platform() -> None:
-    """Raise an error on Windows, which has neither the locks nor the signals that speech3 relies on.
-
-    Raises
-    ------
-    Speech3Error
-    """
+    """Raise an error on Windows, which has neither the locks nor the signals that speech3 relies on."""
     if sys.platform == "win32":
         raise MachineError("speech3 runs on Linux and macOS; on Windows, install it in WSL (`wsl --install`)")
 

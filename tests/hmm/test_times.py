@@ -98,7 +98,7 @@ def test_confidences_are_the_sixth_column(tmp_path: Path) -> None:
 
 def test_channels_are_not_mixed(tmp_path: Path) -> None:
     (tmp_path / "words.ctm").write_text("call A 0.0 0.5 hello\ncall B 0.1 0.5 hi\n")
-    with pytest.raises(FormatError, match="words.ctm:2: call .*A.*B"):
+    with pytest.raises(FormatError, match=r"words.ctm:2: call .*A.*B"):
         read_ctm(tmp_path / "words.ctm")
 
 

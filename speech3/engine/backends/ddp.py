@@ -111,10 +111,8 @@ class Worker:
     ) -> Iterator[tuple[str, Any]]:
         """Compute the share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
 
-        Yields
-        ------
-        In the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, the state (None
-        in most reports), and what became of the minibatches.
+        Yields, in the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, the
+        state (None in most reports), and what became of the minibatches.
         """
         member, parts, sgd, exchange = self.member, self.parts, self.sgd, self.exchange
         sgd.load({name: torch.as_tensor(array) for name, array in arrays.items()})

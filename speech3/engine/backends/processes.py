@@ -286,12 +286,8 @@ class Workers:
     def end(self, number: int, heard: Sequence[Failed] = ()) -> Death:
         """Stop what is left of a worker of which a process has exited; `heard` are failures already received from it.
 
-        Raises
-        ------
-        Speech3Error
-            No process was killed, but one failed (the message is that of the first failure) or exited before it began.
-        Unkillable
-            Another process of the worker cannot be stopped.
+        Raises `Speech3Error`: no process was killed, but one failed (the message is that of the first failure) or
+        exited before it began. `Unkillable`: another process of the worker cannot be stopped.
         """
         self._kills.pop(number, None)
         limit, failed, died = time.monotonic() + _REPORT_S, list(heard), list[Death]()
