@@ -183,14 +183,10 @@ def fold(text: str, size: Size) -> str:
     return " ".join(found for phone in text.split() if (found := table.get(phone, phone)) != _DELETED)
 
 
-def _punct(text: str) -> str:
-    return _LOOSE_APOSTROPHE.sub(" ", text.translate(_PUNCTUATION))
-
-
 _STEPS: dict[str, Callable[[str], str]] = {
     "nfkc": lambda text: unicodedata.normalize("NFKC", text),
     "lower": lower_case,
-    "punct": _punct,
+    "punct": lambda text: _LOOSE_APOSTROPHE.sub(" ", text.translate(_PUNCTUATION)),
     "phones48": lambda text: fold(text, 48),
     "phones39": lambda text: fold(text, 39),
 }
@@ -212,7 +208,7 @@ class _Table(dict[int, str]):
         return value
 
 
-_PUNCTUATION = _Table("'\u2019", "")  # loose apostrophes are left to `_punct`
+_PUNCTUATION = _Table("'\u2019", "")  # loose apostrophes are left to `_LOOSE_APOSTROPHE`
 _MARKS = _Table([mark for mark in APOSTROPHES if unicodedata.category(mark) != "Lm"], _WITHIN_WORDS)
 
 

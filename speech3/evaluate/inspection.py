@@ -48,9 +48,11 @@ _PACKED = b"SP3FRAME"
 _SENONES_SHOWN = 5
 
 
-def recording_lines(path: Path | str, directory: Path | None = None) -> Lines:
-    about = audio.info(path, directory=directory)
-    channels = "1 channel" if about.channels == 1 else f"{about.channels} channels, which are averaged"
+def recording_lines(path: Path) -> Lines:
+    about, channels = audio.info(path), "1 channel"
+    if about.channels > 1:
+        why = audio.channel_mix(path).why
+        channels = f"{about.channels} channels" + (f" ({why})" if why else ", which are averaged")
     return [("file", f"{path}: recording, {about.sample_rate_hz:,} Hz, {channels}, {about.duration_s:.2f} s")]
 
 

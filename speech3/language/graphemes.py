@@ -151,22 +151,19 @@ def plain_phone(phone: str) -> str:
     >>> [plain_phone(phone) for phone in ("á", "a꞉", "e³⁵", "ẹ́", "š", "ã")]
     ['a', 'a', 'e', 'ẹ', 'š', 'ã']
     """
-    return unicodedata.normalize("NFC", "".join(c for c in _parts(phone) if c not in phone_marks(phone))) or phone
+    text, marks = unicodedata.normalize("NFD", phone), phone_marks(phone)
+    return unicodedata.normalize("NFC", "".join(c for c in text if c not in marks)) or phone
 
 
 def phone_marks(phone: str) -> frozenset[str]:
     """The marks of tone and length of a phone, which `plain_phone` removes."""
-    text = _parts(phone)
+    text = unicodedata.normalize("NFD", phone)
     accents = _TONE_MARKS if text[:1] in _VOWELS else ()
     return frozenset(
         c
         for c in text[1:]
         if c == LONG or c in _TONE_LETTERS or c in accents or unicodedata.combining(c) in _TONE_CLASSES
     )
-
-
-def _parts(phone: str) -> str:
-    return unicodedata.normalize("NFD", phone)
 
 
 def read_graphemes(path: Path) -> tuple[str, ...]:

@@ -47,10 +47,6 @@ _FOREIGN = "reads it in the language "
 PronunciationTable = dict[str, list[Phones]]
 
 
-def _none(words: Sequence[str]) -> PronunciationTable:
-    return {}
-
-
 @dataclass(frozen=True)
 class PronouncedVocabulary:
     """The vocabulary with its pronunciations."""
@@ -66,7 +62,7 @@ class PronouncedVocabulary:
     # how words are spelled, where their letters are their phones
     spelling: Graphemes = field(default_factory=Graphemes)
     # pronounces more words in the same way, by phones that train has; words that it cannot pronounce are left out
-    further: Callable[[Sequence[str]], PronunciationTable] = _none
+    further: Callable[[Sequence[str]], PronunciationTable] = lambda _: {}
     by: str = ""  # how words were guessed that the user's lexicon lacks, for messages: ``by espeak-ng (cy)``
 
     def spell(self, piece: str) -> Phones:

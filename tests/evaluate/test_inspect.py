@@ -165,6 +165,11 @@ def test_of_long_recordings_the_beginning(tmp_path: Path, monkeypatch: pytest.Mo
     assert lines["frames"].startswith("148 (")
 
 
+def test_a_silent_channel_is_not_said_to_be_averaged(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", np.stack([sound(1.0), np.zeros(RATE_HZ)], 1), RATE_HZ)
+    assert "2 channels (channel 1 is used" in said(tmp_path / "a.wav")["file"]
+
+
 def test_a_list_of_recordings(tmp_path: Path) -> None:
     for name, seconds in (("a", 1.0), ("b", 2.0)):
         soundfile.write(tmp_path / f"{name}.wav", sound(seconds), RATE_HZ)
