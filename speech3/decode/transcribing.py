@@ -40,8 +40,6 @@ def save_standard_input(path: Path, rate_hz: int | None = None) -> None:
     """Write standard input to a file: as it is, or as WAV if it is raw samples (16 bits, little endian, one channel).
 
     `rate_hz`: of raw samples; None if the input is a sound file.
-
-    Raises `Speech3Error`: there is no input.
     """
     data = sys.stdin.buffer
     if rate_hz is None:
