@@ -98,10 +98,6 @@ def check_bad(
         Parts of the message: ``what: 2 of 20 utterances problem, more than 5 %; remedy: ...``.
     most
         The largest share that may be bad. With 1 an error is raised only if there are no utterances.
-
-    Raises
-    ------
-    Speech3Error
     """
     if not total:
         raise DataError(f"{what}: no utterances")

@@ -89,7 +89,7 @@ def train_tree(
     Parameters
     ----------
     alignments
-        As returned by `convert`.
+        As returned by `to_first_and_loop`.
     feats
         Matrices (T, D) of all frames: the features, with derivatives, of the GMMs that made the alignments.
     leaves, min_frames, extra
