@@ -183,15 +183,6 @@ def fold(text: str, size: Size) -> str:
     return " ".join(found for phone in text.split() if (found := table.get(phone, phone)) != _DELETED)
 
 
-_STEPS: dict[str, Callable[[str], str]] = {
-    "nfkc": lambda text: unicodedata.normalize("NFKC", text),
-    "lower": lower_case,
-    "punct": lambda text: _LOOSE_APOSTROPHE.sub(" ", text.translate(_PUNCTUATION)),
-    "phones48": lambda text: fold(text, 48),
-    "phones39": lambda text: fold(text, 39),
-}
-
-
 class _Table(dict[int, str]):
     """For str.translate: `apostrophes` become ASCII, other punctuation becomes a space, except what is in `kept`."""
 
@@ -210,6 +201,13 @@ class _Table(dict[int, str]):
 
 _PUNCTUATION = _Table("'\u2019", "")  # loose apostrophes are left to `_LOOSE_APOSTROPHE`
 _MARKS = _Table([mark for mark in APOSTROPHES if unicodedata.category(mark) != "Lm"], _WITHIN_WORDS)
+_STEPS: dict[str, Callable[[str], str]] = {
+    "nfkc": lambda text: unicodedata.normalize("NFKC", text),
+    "lower": lower_case,
+    "punct": lambda text: _LOOSE_APOSTROPHE.sub(" ", text.translate(_PUNCTUATION)),
+    "phones48": lambda text: fold(text, 48),
+    "phones39": lambda text: fold(text, 39),
+}
 
 
 def words_with_sharp_s(texts: Iterable[str], language: str) -> dict[str, str]:

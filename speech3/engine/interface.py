@@ -173,7 +173,7 @@ def shares(reports: Sequence[ShardReport]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of an epoch since the backend began to work on it; every minibatch counted as used is in the parameters."""
+    """Progress of an epoch since the backend began to work on it; what counts as used is in the parameters."""
 
     used: int = 0
     stale: int = 0

@@ -183,8 +183,8 @@ def ctm_line(utterance: str, segment: Segment) -> str:
 def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
     """Read what `write_ctm` wrote, or another CTM with or without confidences; ``;;`` begins a comment.
 
-    Raises Speech3Error: the file cannot be read, a line is not one of a CTM, or an utterance has two channels, whose words
-    would be taken for those of one.
+    Raises Speech3Error: the file cannot be read, a line is not one of a CTM, or an utterance has two channels, whose
+    words would be taken for those of one.
     """
     tracks: dict[str, list[Segment]] = {}
     channels: dict[str, str] = {}
