@@ -75,10 +75,14 @@ def api() -> dict[str, str]:
 
 
 def _exported(init: Path) -> list[str]:
+    """The names of ``__all__``, or those that a package imports under `TYPE_CHECKING` (`speech3.runtime.door`)."""
+    names: list[str] = []
     for node in ast.parse(init.read_text("utf-8")).body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
             return [name for name in ast.literal_eval(node.value) if not name.startswith("_")]
-    return []
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            names += [a.asname or a.name for each in node.body if isinstance(each, ast.ImportFrom) for a in each.names]
+    return sorted(names)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

@@ -344,9 +344,9 @@ def extract(
     `OUT/skipped.txt`; it is an error if they are more than 5 %. The preset `given` takes the directory's own features
     (its `feats.scp`, for example fMLLR features); `given_cmvn` also normalises them with its `cmvn.scp`.
 
-    If a run was interrupted or killed, run the same command again to resume it. With `cmvn: global` the statistics are
-    computed from this directory and written to `OUT/features.yaml`; pass that file as `--features` to normalise other
-    data with them.
+    If a run was interrupted or killed, run the same command again to resume it. The statistics of this directory are
+    written to `OUT/features.yaml`. Pass that file as `--features` for data to be recognised: with `cmvn: global` they
+    normalise these; with `speaker` or `utterance` they count as 0.2 s of each.
 
     `--augment mixed` adds noise, reverberation and so on to the audio in memory (`speech3 augment` writes such audio
     to files): `speech3 extract data/train feats/train_noisy --features fbank40_d2 --augment noisy`

@@ -227,12 +227,13 @@ class FeatureConfig(Config):
         return self.kind != "given" or self.adapted > 0
 
     def of_values(self) -> dict[str, Any]:
-        """The keys on which the features of a finished recording depend.
+        """The keys on which the values of features depend; which recordings are accepted is not among them."""
+        return self.model_dump(exclude={"resample", "mix_channels"})
 
-        Which recordings are accepted is not among them, nor are statistics with which only streams begin.
-        """
-        without = {"resample", "mix_channels"} | ({"global_stats"} if self.cmvn != "global" else set())
-        return self.model_dump(exclude=without)
+    @property
+    def for_training(self) -> "FeatureConfig":
+        """Without the statistics of other training data, which would count as frames of each utterance or speaker."""
+        return self if self.cmvn == "global" else self.model_copy(update={"global_stats": None})
 
 
 def read_conf(path: Path) -> dict[str, Any]:

@@ -108,9 +108,9 @@ def _read_states(data, at, states, compact):  # type: ignore[no-untyped-def]
             for number in (np.int64(s), np.int64(_int32(data, at)), np.int64(ilabel), np.int64(olabel)):
                 arcs.append(number)
             at += 4
-        # The numbers of arcs were not known before, so these were lists.
         if at < 0:
             break
+    # The numbers of arcs were not known before, so these were lists.
     of_arcs = np.array(costs), np.array(labels), np.array(begin)
     of_states = np.array(final_costs), np.array(final_labels), np.array(final_begin)
     return np.array(arcs), *of_arcs, *of_states, at

@@ -430,7 +430,7 @@ class _Segment:
         return found.hypotheses[0]
 
     def _timed(self, found: Hypothesis, scores_TP: np.ndarray) -> tuple[Word, ...]:
-        """The words with times from an alignment, as `speech3.decode.output.word_times` finds them."""
+        """The words with times from an alignment, as `speech3.decode.output.aligned_words` finds them."""
         recognizer, begin_s = self.recognizer, self.begin_s
         uncalibrated = found
         if found.confidences:

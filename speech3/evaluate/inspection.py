@@ -46,12 +46,13 @@ _UNDERSTOOD = (
 )
 _PACKED = b"SP3FRAME"
 _SENONES_SHOWN = 5
+_JUDGED_S = 60.0  # of a recording of several channels: which of them are silent
 
 
 def recording_lines(path: Path) -> Lines:
     about, channels = audio.info(path), "1 channel"
     if about.channels > 1:
-        why = audio.channel_mix(path).why
+        why = audio.channel_mix(path, most_s=_JUDGED_S).why
         channels = f"{about.channels} channels" + (f" ({why})" if why else ", which are averaged")
     return [("file", f"{path}: recording, {about.sample_rate_hz:,} Hz, {channels}, {about.duration_s:.2f} s")]
 

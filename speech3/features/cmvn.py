@@ -79,9 +79,14 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
     stats_2G = torch.stack([cmvn_stats(static_TF, silent_T) for static_TF, silent_T in pairs]).sum(0)
     if stats_2G[0, -1] == 0:
         stats_2G = torch.stack([cmvn_stats(static_TF) for static_TF in statics]).sum(0)
-    elif config.global_stats is not None:
+    elif config.global_stats is not None and _of_logs(config):
         stats_2G += _prior(_global_stats(config.global_stats, statics[0]), stats_2G, config)
     return [apply_cmvn(stats_2G, static_TF, norm_vars=variances, silent_T=silent_T) for static_TF, silent_T in pairs]
+
+
+def _of_logs(config: FeatureConfig) -> bool:
+    """Whether features are logs of energies; others have no prior, since that of loud speech would drown quiet one."""
+    return config.kind != "fbank" or config.use_log_fbank
 
 
 def _prior(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Tensor:
@@ -91,11 +96,11 @@ def _prior(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Tensor
     training than single words may be by their sounds, becomes the level of the prior.
     """
     prior_2G, own_F = training_2G / training_2G[0, -1], own_2G[0, :-1] / own_2G[0, -1]
-    mean_F, logs = prior_2G[0, :-1], config.kind != "fbank" or config.use_log_fbank
-    variance_F = prior_2G[1, :-1] - mean_F.square()
+    mean_F = prior_2G[0, :-1]
+    variance_F = (prior_2G[1, :-1] - mean_F.square()).clamp(min=0.0)
     level = slice(0, config.num_mel_bins + config.use_energy if config.kind == "fbank" else 1)
     away = (own_F - mean_F)[level].mean()
-    beyond = (away.abs() - _LEVEL_DEVIATIONS * variance_F[level].sqrt().mean()).clamp(min=0.0) * logs
+    beyond = (away.abs() - _LEVEL_DEVIATIONS * variance_F[level].sqrt().mean()).clamp(min=0.0)
     moved_F = mean_F.clone()
     moved_F[level] += away.sign() * beyond
     prior_2G[0, :-1], prior_2G[1, :-1] = moved_F, variance_F + moved_F.square()
@@ -306,8 +311,9 @@ class OnlineCmvn:
 
     def __init__(self, config: FeatureConfig) -> None:
         self._config = config
-        stats = config.global_stats
-        self._training_2G = None if stats is None else torch.tensor(stats, dtype=torch.float64)
+        self._training_2G: Tensor | None = None
+        if config.global_stats is not None and _of_logs(config):
+            self._training_2G = torch.tensor(config.global_stats, dtype=torch.float64)
         self._forget_level()
         self._carried_2G: Tensor | None = None  # of earlier utterances
         self._present_2G: Tensor | None = None  # of this one
@@ -346,7 +352,7 @@ class OnlineCmvn:
         self._present_2G = None
 
     def _forget_level(self) -> None:
-        self._prior_2G = None
+        self._prior_2G: Tensor | None = None
         if self._training_2G is not None:
             self._prior_2G = self._training_2G * (PRIOR_FRAMES / self._training_2G[0, -1])
 
@@ -361,7 +367,7 @@ class OnlineCmvn:
         static_TF, silent_T = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
         self._waiting = []
         self._present_2G = cmvn_stats(static_TF, silent_T)
-        if self._training_2G is not None and self._present_2G[0, -1]:
+        if self._training_2G is not None and self._present_2G[0, -1] >= PRIOR_FRAMES:  # of fewer the level is unknown
             self._prior_2G = _prior(self._training_2G, self._present_2G, self._config)
         return apply_cmvn(self._before(static_TF), static_TF, self._config.norm_vars, silent_T)
 

@@ -128,7 +128,7 @@ def finish_features(
     `statics`: float32 (T, F) each.
     `silent`: for each, which frames are digital silence (`silent_frames`); None: none.
     Returns: float32 (T, F * (deltas + 1) * (left_context + 1 + right_context)) each, as Kaldi's ``apply-cmvn |
-    add-deltas | splice-feats``.
+    add-deltas | splice-feats`` without `global_stats`.
     Raises Speech3Error: global statistics are missing or do not fit the features.
     """
     normal = normalise(statics, config, silent)

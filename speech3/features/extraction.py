@@ -44,7 +44,7 @@ from speech3.features.units import Unit, part_of, unit_features, unit_stats, uni
 from speech3.io import index_line, write_entry
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
-_FORMAT = 2
+_FORMAT = 3
 SILENT = "silent.txt"  # a list of the utterances that are digital silence, if there are any
 
 
@@ -53,7 +53,7 @@ class ExtractReport:
     """What was extracted and what was skipped.
 
     `config` is the one written to ``features.yaml``, with the sample rate and the global statistics filled in. (Where
-    features are normalised by utterance or speaker, only streams use those statistics: `OnlineCmvn`.)
+    features are normalised by utterance or speaker, these count as a few frames of each that a model recognises.)
     """
 
     config: FeatureConfig
@@ -92,7 +92,7 @@ def extract(
     out
         Directory, created if missing. ``features.yaml`` gets the config with the sample rate that was found and, if
         there is CMVN, the statistics of the whole directory: with global CMVN those that an extraction with it uses,
-        else those with which streams begin (`OnlineCmvn`).
+        else those that a model adds to what it recognises (`speech3.features.cmvn`).
     jobs
         Processes; 0: one per core.
     compress

@@ -131,7 +131,7 @@ def unit_features(
     if normalised_by_directory(data, config):
         config = config.model_copy(update={"cmvn": "none"})
     pairs = [(static_TF, unit.uncounted[utterance]) for utterance, static_TF in unit.features.items()]
-    # Streams need the statistics of all as a prior where every utterance or speaker is normalised by itself.
+    # Models need the statistics of all as a prior where every utterance or speaker is normalised by itself.
     by_parts = config.cmvn in ("utterance", "speaker") and config.norm_means and config.kind != "given"
     if by_parts and pairs:
         unit.stats_2G = torch.stack([cmvn_stats(*pair) for pair in pairs]).sum(0)

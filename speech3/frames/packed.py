@@ -537,7 +537,7 @@ def _pack_parts(
     config: FeatureConfig,
     jobs: int,
 ) -> tuple[dict[str, str], dict[str, PackReport]]:
-    skipped = extract(data, out / "feats", config, jobs).skipped
+    skipped = extract(data, out / "feats", config.for_training, jobs).skipped
     feats, reports = ArkReader(out / "feats" / "feats.scp"), {}
     for name, part in parts.items():
         used = [key for key in part.utterances if key in feats]

@@ -234,7 +234,6 @@ def _named(letter: str) -> str:
 def silent_characters(counts: Mapping[str, int], spell: Graphemes) -> str:
     """Describe what has no sound in the words: punctuation and digits, with how often and in what words.
 
-
     Returns: empty if there is none.
     """
     marks, marked, numbers = Counter[str](), Counter[str](), Counter[str]()

@@ -152,7 +152,7 @@ def augment_train(e: Experiment) -> None:
 
 def extract_features(e: Experiment, preset: str) -> None:
     """Extract the features of all splits, training first: its global CMVN statistics are used for the others."""
-    config = e.presets[preset]
+    config = e.presets[preset].for_training
     for split in e.extracted:
         report = extract(read_datadir(e.data(split)), e.features(preset, split), config, e.jobs, relative=True)
         config = config.model_copy(update={"global_stats": report.config.global_stats})
@@ -164,9 +164,7 @@ def extract_augmented(e: Experiment) -> None:
     """Extract the networks' features of the augmented copies, with the same configs as those of the training data."""
     for preset in e.network_features:
         path = e.features(preset, e.train) / "features.yaml"
-        config = parse(FeatureConfig, read_yaml(path), path)
-        if config.cmvn != "global":  # the training data are normalised without what only their models know
-            config = config.model_copy(update={"global_stats": None})
+        config = parse(FeatureConfig, read_yaml(path), path).for_training
         data, out = read_datadir(e.data(e.augmented)), e.features(preset, e.augmented)
         report = extract(data, out, config, e.jobs, relative=True)
         for utterance, reason in report.skipped.items():

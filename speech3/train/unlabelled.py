@@ -85,7 +85,8 @@ def _settings(data: DataDir, config: PretrainConfig) -> dict[str, Any]:
 
 
 def _features(preset: str) -> FeatureConfig:
-    return load_preset(FeatureConfig, "features", preset).model_copy(update={"resample": True, "mix_channels": True})
+    found = load_preset(FeatureConfig, "features", preset).for_training
+    return found.model_copy(update={"resample": True, "mix_channels": True})
 
 
 def _window(model: ModelConfig) -> int:

@@ -58,11 +58,31 @@ def test_the_prior_is_as_loud_as_the_recording(kind: str) -> None:
     torch.testing.assert_close(quiet, quieter, atol=1e-3, rtol=0)
 
 
+def test_other_energies_than_logs_have_no_prior() -> None:
+    quiet_TF = torch.rand(300, 3, generator=torch.Generator().manual_seed(1)) * 1e-3
+    config = FeatureConfig(cmvn="utterance", norm_vars=True, use_log_fbank=False, num_mel_bins=3)
+    known = config.model_copy(update={"global_stats": ((50.0, 50.0, 50.0, 100.0), (30.0, 30.0, 30.0, 0.0))})
+    assert finish_features([quiet_TF], known)[0].equal(finish_features([quiet_TF], config)[0])
+
+
+def test_a_constant_value_in_training() -> None:
+    """Its variance may be below zero by rounding."""
+    stats = ((0.1 * 1000, 1000.0), (0.1**2 * 1000 * (1 - 1e-14), 0.0))
+    config = FeatureConfig(cmvn="utterance", norm_vars=True, global_stats=stats)
+    assert finish_features([torch.randn(50, 1)], config)[0].isfinite().all()
+
+
 def test_digital_silence_alone_is_normalised_by_itself() -> None:
     silence_TF = torch.full((50, 2), -15.9)
     config = FeatureConfig(cmvn="utterance", global_stats=((700.0, -50.0, 100.0), (5000.0, 425.0, 0.0)))
     (ours_TF,) = cmvn.normalise([silence_TF], config, [torch.ones(50, dtype=torch.bool)])
     assert ours_TF.abs().max() < 1e-4
+
+
+def test_training_data_are_normalised_without_those_of_another_model() -> None:
+    known = {"global_stats": ((7.0, 1.0), (50.0, 0.0))}
+    assert FeatureConfig(cmvn="speaker", **known).for_training == FeatureConfig(cmvn="speaker")
+    assert FeatureConfig(cmvn="global", **known).for_training.global_stats == known["global_stats"]
 
 
 def test_statistics_of_other_features_are_refused() -> None:

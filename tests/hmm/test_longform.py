@@ -166,6 +166,12 @@ def test_parts_normalise_themselves() -> None:
     config = FeatureConfig(cmvn="utterance", norm_vars=True)
     part = local_features(static * 3 + 7, 1000, 3000, config)
     assert part == pytest.approx(local_features(static, 1000, 3000, config), abs=1e-4)
+    known = config.model_copy(update={"global_stats": ((9.0,) * 6, (90.0,) * 5 + (0.0,))})  # of values before it
+    assert (local_features(static * 3 + 7, 1000, 3000, known) == part).all()
+    adapted = config.model_copy(update={"adapted": 3, "deltas": 1})
+    both = np.concatenate([static, static, static[:, :3]], 1)
+    assert local_features(both, 1000, 3000, adapted).shape == (2000, 13)
+    assert (local_features(both, 1000, 3000, adapted)[:, 10:] == static[1000:3000, :3]).all()
     assert part.mean(0) == pytest.approx(np.zeros(5), abs=1e-4) and part.std(0) == pytest.approx(np.ones(5), abs=1e-3)
     assert (local_features(static, 10, 20, FeatureConfig()) == static[10:20]).all()
     sliding = FeatureConfig(cmvn="sliding", deltas=1)

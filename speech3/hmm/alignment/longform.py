@@ -90,13 +90,16 @@ def local_features(feats_TF: np.ndarray, start: int, end: int, config: FeatureCo
     least = round(LOCAL_S * 1000 / config.frame_shift)
     margin = max(0, least - (end - start)) // 2
     left, right = config.left_context, config.right_context
-    dim = feats_TF.shape[1] // ((config.deltas + 1) * (left + 1 + right))
+    own_TF, adapted_TX = np.split(feats_TF, [feats_TF.shape[1] - config.adapted], axis=1)
+    dim = own_TF.shape[1] // ((config.deltas + 1) * (left + 1 + right))
     own = left * (config.deltas + 1) * dim  # first column of the frame itself, after the frames spliced before it
-    static_TF = torch.from_numpy(feats_TF[:, own : own + dim])
+    static_TF = torch.from_numpy(own_TF[:, own : own + dim])
     around = slice(max(0, start - margin), end + margin)
-    (normal_TF,) = normalise([static_TF[around]], config, [repeated_frames(static_TF[around])])
+    alone = config.model_copy(update={"global_stats": None})  # which are of features that are not normalised
+    (normal_TF,) = normalise([static_TF[around]], alone, [repeated_frames(static_TF[around])])
     normal_TF = normal_TF[start - around.start :][: end - start]
-    return splice(add_deltas(normal_TF, config.deltas, config.delta_window), left, right).numpy()
+    local_TF = splice(add_deltas(normal_TF, config.deltas, config.delta_window), left, right).numpy()
+    return np.concatenate([local_TF, adapted_TX[start:end]], 1) if config.adapted else local_TF
 
 
 @dataclass
