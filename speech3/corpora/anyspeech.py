@@ -201,8 +201,11 @@ def prepare(
     graphemes
         File that lists the graphemes of several letters, if words are spelled with their letters.
 
-    Raises `Speech3Error`: a directory is faulty, a part has no text, two parts have the same utterances, or there are
-    no pronunciations for most words of train or dev.
+    Raises
+    ------
+    Speech3Error
+        A directory is faulty, a part has no text, two parts have the same utterances, or there are no pronunciations
+        for most words of train or dev.
     """
     spelled = lexicon == "graphemes" or units == "sentencepiece"
     if graphemes and not spelled:

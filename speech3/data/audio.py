@@ -99,9 +99,12 @@ def load(
     note
         Called with the choice of channels, in words, if it is not the average of all.
 
-    Raises `Speech3Error`: the utterance is unknown; its audio is missing, unreadable, empty, truncated by
-    `END_TOLERANCE_S` or more, or has another rate or several channels; its segment lies outside the recording. The
-    message names the utterance, the file and the remedy.
+    Raises
+    ------
+    Speech3Error
+        The utterance is unknown; its audio is missing, unreadable, empty, truncated by `END_TOLERANCE_S` or more, or
+        has another rate or several channels; its segment lies outside the recording. The message names the utterance,
+        the file and the remedy.
     """
     if utterance_id not in data.utterances:
         raise MissingError(f"{data.path}: no utterance {utterance_id}")

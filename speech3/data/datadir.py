@@ -22,7 +22,8 @@ from speech3.runtime import NotTextError, composed, explained_disk_errors, to_ut
 Utterances = tuple[str, ...]
 # The ends of a sentence, the empty word, the symbol of back-off in a grammar, Kaldi's word for silence.
 SYMBOLS = frozenset({"<s>", "</s>", "<eps>", "#0", "!sil"})
-NOISE, OTHER_SPEECH = "<noise>", "<unk>"  # words of what is not speech, and of speech outside of the domain
+NOISE = "<noise>"  # the word of what is not speech
+OTHER_SPEECH = "<unk>"  # the word of speech outside of the domain
 Spans = dict[str, tuple[str, float, float | None]]  # utterance -> recording, start and end in seconds
 DATADIR_FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2utt", "spk2gender", "feats.scp", "cmvn.scp")
 IN_FOLDERS = "set sample_rate=HZ in `speech3 recipe any`, which converts it (`align` and `decode` do so by themselves)"

@@ -110,8 +110,11 @@ def align_datadir(
         Phones and silences of some utterances with times corrected by the user: all boundaries are moved by the same
         conventions, if that helps (`speech3.hmm.alignment.corrected`).
 
-    Raises `Speech3Error`: there are no transcripts; most of their words are not in the lexicon; more than 5 % of the
-    utterances are bad (raised after all files were written, so that the lists name them).
+    Raises
+    ------
+    Speech3Error
+        There are no transcripts; most of their words are not in the lexicon; more than 5 % of the utterances are bad
+        (raised after all files were written, so that the lists name them).
     """
     found = find_alignment(recognizer, data, out, jobs, lexicon=lexicon, lang=lang, corrected=corrected)
     aligned = found.aligned
@@ -246,8 +249,11 @@ def align_samples(
     words
         What is said. A word that the model lacks is aligned as `<unk>` and keeps its spelling.
 
-    Raises `Speech3Error`: there are no words or no samples; the recording is silent, too short for the words, or longer
-    than `LONGEST_SAMPLES_S`; the model has no `<unk>` for a word that it lacks.
+    Raises
+    ------
+    Speech3Error
+        There are no words or no samples; the recording is silent, too short for the words, or longer than
+        `LONGEST_SAMPLES_S`; the model has no `<unk>` for a word that it lacks.
     """
     if not words:
         raise DataError("there is no text: pass the words that are said in the recording")

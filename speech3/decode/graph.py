@@ -289,7 +289,10 @@ def build_graph(
     spelling
         How unseen words are spelled; None: they cannot be recognised. With a `Grammar`, only a filler.
 
-    Raises `Speech3Error`: the model and the lexicon share no word, or the language model accepts no sentence.
+    Raises
+    ------
+    Speech3Error
+        The model and the lexicon share no word, or the language model accepts no sentence.
     """
     started = time.monotonic()
     # G, with the spelling of unseen words or the filler.

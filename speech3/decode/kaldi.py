@@ -30,7 +30,10 @@ def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> d
     model, mdl
         The transition model that the graph was made from, and its file, for messages.
 
-    Raises `Speech3Error`: a file is missing or damaged, or the graph was made from another model.
+    Raises
+    ------
+    Speech3Error
+        A file is missing or damaged, or the graph was made from another model.
     """
     stated = graph / "num_pdfs"
     if (

@@ -64,8 +64,11 @@ class Recognizer(TrainedModel):
         min_confidence
             Words of lower confidence are written `<unk>`.
 
-        Raises `Speech3Error`: a file is missing, or the files do not belong together; a hot word is not in the graph; a
-        number is out of range.
+        Raises
+        ------
+        Speech3Error
+            A file is missing, or the files do not belong together; a hot word is not in the graph; a number is out of
+            range.
         """
         if not isinstance(nbest, int | np.integer) or not 0 <= nbest <= MOST_PATHS:
             raise SettingError(f"nbest={nbest!r}: must be a whole number from 0 to {MOST_PATHS:,}")
@@ -93,8 +96,10 @@ class Recognizer(TrainedModel):
             A name for the speaker, to whom all recordings with this name are adapted together; None: a recording is
             adapted to by itself. Models that do not adapt to speakers ignore it.
 
-        Raises `Speech3Error`: the samples or the rate cannot be used, the recording is shorter than a frame, or nothing
-        could be decoded.
+        Raises
+        ------
+        Speech3Error
+            The samples or the rate cannot be used, the recording is shorter than a frame, or nothing could be decoded.
         """
         return transcribe_samples(self, samples, rate, speaker, self._known)
 

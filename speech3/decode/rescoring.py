@@ -158,8 +158,11 @@ def by_ngrams(
     old
         The result of `LatticeDir.old_lm`.
 
-    Raises `Speech3Error`: the model lacks words of a lattice and has no `<unk>`; a lattice cannot be read, was made
-    with a language model other than `old`, or becomes too large.
+    Raises
+    ------
+    Speech3Error
+        The model lacks words of a lattice and has no `<unk>`; a lattice cannot be read, was made with a language model
+        other than `old`, or becomes too large.
     """
     new, numbers = of_arpa(lm)
     joined = bool(directory.mark) and not are_pieces(numbers)
@@ -213,8 +216,11 @@ def by_function(
     name
         The function's name, for messages.
 
-    Raises `Speech3Error`: the function raised an exception or did not return one number for each sequence; a lattice
-    cannot be read, or was made with a language model other than `old`.
+    Raises
+    ------
+    Speech3Error
+        The function raised an exception or did not return one number for each sequence; a lattice cannot be read, or
+        was made with a language model other than `old`.
     """
     scale, (states, number_W) = directory.about.acoustic_scale, old
     for utterance, lattice in directory.lattices():

@@ -111,8 +111,11 @@ def decode(
     tolerant
         Any number of utterances may fail, except by scores that are NaN or infinite.
 
-    Raises `Speech3Error`: the number of columns is not the graph's number of pdfs; more than 5 % of the utterances
-    failed (such as by scores that are NaN), or there were none.
+    Raises
+    ------
+    Speech3Error
+        The number of columns is not the graph's number of pdfs; more than 5 % of the utterances failed (such as by
+        scores that are NaN), or there were none.
     """
 
     def make(best: Hypothesis, lattice: Lattice | None) -> Hypothesis:
@@ -173,7 +176,10 @@ def searched(
     longest
         Most frames of a recording that gets a lattice.
 
-    Raises `Speech3Error`: the number of columns is not the graph's number of pdfs.
+    Raises
+    ------
+    Speech3Error
+        The number of columns is not the graph's number of pdfs.
     """
     announce_compiling("the search")
     longest = _MAX_FRAMES if longest is None else longest

@@ -77,7 +77,8 @@ PSEUDO_SCALE = 1.0  # for scores that were trained as likelihoods (LF-MMI)
 # Beams of forced alignment, in scaled log probabilities, wide because an utterance takes only milliseconds. They are
 # the same for LF-MMI: its scores, at a third of the frames and scale 1, differ by about as much per second of speech as
 # other scores at scale 0.1.
-BEAM, RETRY_BEAM = 15.0, 60.0
+BEAM = 15.0
+RETRY_BEAM = 60.0
 SAT = "sat"  # in the model directory of a network
 _Parts = tuple[Path, Hmm | PdfsOnly, FeatureConfig, Scorer]
 

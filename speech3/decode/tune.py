@@ -168,7 +168,10 @@ def tune(
     pseudo_likelihoods
         The scores are from a network trained with LF-MMI, and the grid is ``config.lfmmi_acoustic_scales``.
 
-    Raises `Speech3Error`: there are no utterances, or one has no reference; also what `search.lattices` raises.
+    Raises
+    ------
+    Speech3Error
+        There are no utterances, or one has no reference; also what `search.lattices` raises.
     """
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
     key = "lfmmi_acoustic_scales" if pseudo_likelihoods else "acoustic_scales"

@@ -308,7 +308,10 @@ class CudaGraphs:
         place
             What else must be equal for a graph to be valid: the address of the parameters, and how `work` computes.
 
-        Raises `Speech3Error` if the model or the loss cannot be recorded.
+        Raises
+        ------
+        Speech3Error
+            The model or the loss cannot be recorded.
         """
         kind = (place, described(inputs), described(targets))
         graph = self.graphs.get(kind)

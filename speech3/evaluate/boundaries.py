@@ -66,8 +66,10 @@ def read_times(path: Path, level: Level | None = None, tiers: Mapping[Level, str
         Names of the tiers in TextGrids; by default those whose name, without that of a speaker, is ``words`` or
         ``phones`` (also ``word``, ``phone``; any letter case).
 
-    Raises `Speech3Error`: there is nothing to read; a file is broken; a tier is missing everywhere; a CTM's level is
-    unknown.
+    Raises
+    ------
+    Speech3Error
+        There is nothing to read; a file is broken; a tier is missing everywhere; a CTM's level is unknown.
     """
     if not path.exists():
         raise MissingError(f"{path}: no such file or folder")
@@ -366,7 +368,10 @@ def compare_boundaries(
         Called with two consecutive phones of the reference: whether to set their boundary apart, as one that the
         reference does not mark.
 
-    Raises `Speech3Error`: no utterance is in both with the same phones.
+    Raises
+    ------
+    Speech3Error
+        No utterance is in both with the same phones.
     """
     counted: list[float] = []
     set_apart: list[float] = []

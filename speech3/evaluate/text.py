@@ -293,8 +293,11 @@ def read_all(
     normalize
         Is applied to words before alternatives in the reference are compared with a hypothesis.
 
-    Raises `Speech3Error`: a file is missing, empty, or of an unknown or mixed format; ids are repeated, or the files
-    have too few in common; plain files differ in their number of lines; a hypothesis has alternatives.
+    Raises
+    ------
+    Speech3Error
+        A file is missing, empty, or of an unknown or mixed format; ids are repeated, or the files have too few in
+        common; plain files differ in their number of lines; a hypothesis has alternatives.
     """
     # The format of each file.
     files = [_lines(path) for path in paths]

@@ -281,8 +281,10 @@ def score(
     language
         Its code, for the rules of lower case; empty if it is not known.
 
-    Raises `Speech3Error`: no utterance of `ref` was decoded, `ref` holds no words at all, or an utterance has no
-    speaker.
+    Raises
+    ------
+    Speech3Error
+        No utterance of `ref` was decoded, `ref` holds no words at all, or an utterance has no speaker.
     """
     _check(ref, hyp, speakers)
     names = list(ref)

@@ -60,7 +60,10 @@ def static_features(
     frames_N
         int64 on the CPU; 0 for an utterance shorter than one frame. With pitch, the smaller of the two frame counts.
 
-    Raises Speech3Error: the config does not fit the sample rate, or an argument is wrong (`check_waves`).
+    Raises
+    ------
+    Speech3Error
+        The config does not fit the sample rate, or an argument is wrong (`check_waves`).
     """
     check_waves(waves_NS, lengths_N, sample_rate_hz)
     sizes = frame_sizes(config, sample_rate_hz)

@@ -104,8 +104,11 @@ def extract(
     most_bad
         The largest share of utterances that cannot be used.
 
-    Raises Speech3Error: there is no utterance; too many of them cannot be used (the message lists them); the disk is
-    full; an augmenter is passed, but the features are given.
+    Raises
+    ------
+    Speech3Error
+        There is no utterance; too many of them cannot be used (the message lists them); the disk is full; an augmenter
+        is passed, but the features are given.
     """
     if augmenter and config.kind == "given":
         raise SettingError(

@@ -97,8 +97,11 @@ def train_tree(
     key
         Config key of `leaves`, for the error message.
 
-    Raises `Speech3Error`: there are no alignments, `leaves` is smaller than the number of roots, or features and
-    alignment of an utterance differ in length.
+    Raises
+    ------
+    Speech3Error
+        There are no alignments, `leaves` is smaller than the number of roots, or features and alignment of an utterance
+        differ in length.
     """
     if not alignments:
         raise DataError("no utterance is aligned, so no tree can be grown; see bad.txt of the alignment")

@@ -306,7 +306,10 @@ def extended_baum_welch(gmm: Gmm, numerator: GmmStats, denominator: GmmStats, ta
     e
         E above, at least 1.
 
-    Raises `Speech3Error`: the statistics are not finite.
+    Raises
+    ------
+    Speech3Error
+        The statistics are not finite.
     """
     arrays = [array for stats in (numerator, denominator) for array in (stats.count, stats.first, stats.second)]
     if not all(np.isfinite(array).all() for array in arrays):

@@ -149,7 +149,10 @@ def synthesize(
         (samples that are exactly zero) counts as the end of the previous phone; a voiceless fricative is preceded by
         12 ms of such zeros. Glides without a name, which espeak inserts between vowels, prolong the phone before.
 
-    Raises `Speech3Error`: espeakng-loader is not installed, the voice is unknown, or nothing was spoken.
+    Raises
+    ------
+    Speech3Error
+        espeakng-loader is not installed, the voice is unknown, or nothing was spoken.
     """
     chunks: list[np.ndarray] = []
     raw: list[tuple[int, int, str]] = []

@@ -37,7 +37,9 @@ from speech3.runtime import say
 
 UNKNOWN_LINE = "<unk> SPN"
 _MIN_OCCURRENCES = 5  # phones with fewer occurrences in training are replaced by similar ones
-ENOUGH_PAIRS, _MAX_PAIRS = 50, 8000  # words pronounced by both, from which a lexicon's phones are learned
+# words pronounced by both, from which a lexicon's phones are learned
+ENOUGH_PAIRS = 50
+_MAX_PAIRS = 8000
 _MAX_CHECKED, _SAME = 200, 0.8  # words compared with espeak-ng, and the share that must be equal
 _BRACKETED = re.compile(r"[<\[({].*[>\])}]")  # <noise>, [laughter]
 _MANY_LETTERS = 200
@@ -97,8 +99,11 @@ def guess_pronunciations(
     kept
         A file to keep what was learnt from the lexicon in.
 
-    Raises `Speech3Error`: there is neither a lexicon nor a language, espeak-ng does not know the language or pronounces
-    too few words of the lexicon, or most of the training text cannot be pronounced.
+    Raises
+    ------
+    Speech3Error
+        There is neither a lexicon nor a language, espeak-ng does not know the language or pronounces too few words of
+        the lexicon, or most of the training text cannot be pronounced.
     """
     if spelled:
         words = _by_letters(wanted, counts, graphemes, lang or "")

@@ -66,7 +66,10 @@ def estimate_lm(
     vocabulary
         Words that get a probability, seen or not; others in the text count as ``<unk>``. None: the words of the text.
 
-    Raises `Speech3Error`: there are no sentences, or one contains ``<s>`` or ``</s>``.
+    Raises
+    ------
+    Speech3Error
+        There are no sentences, or one contains ``<s>`` or ``</s>``.
     """
     check_order(order, source)
     with Spool() as spool:

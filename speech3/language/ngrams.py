@@ -29,7 +29,8 @@ import numpy as np
 from speech3.runtime import jit
 
 ROOT = 0
-BOS, EOS = "<s>", "</s>"
+BOS = "<s>"
+EOS = "</s>"
 UNKNOWN = "<unk>"
 NEVER = -99.0  # log10 probability or back-off weight that stands for zero in ARPA files
 Ngrams = Mapping[tuple[str, ...], tuple[float, float]]

@@ -62,8 +62,11 @@ def train(
     minimums
         For each order from 1, how often an n-gram must occur in the text to be in the model.
 
-    Raises `Speech3Error`: there is no text, or no word of the vocabulary in it; the order is not in 1 to 6; the
-    minimums decrease from order to order; a file cannot be read or written.
+    Raises
+    ------
+    Speech3Error
+        There is no text, or no word of the vocabulary in it; the order is not in 1 to 6; the minimums decrease from
+        order to order; a file cannot be read or written.
     """
     source = ", ".join("standard input" if path == STDIN else str(path) for path in texts)
     check_order(order, source)

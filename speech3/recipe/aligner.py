@@ -442,7 +442,10 @@ class Aligner:
         jobs
             Processes; with more than one, a script needs the guard ``if __name__ == "__main__":``. 0: one per core.
 
-        Raises `Speech3Error`: there is nothing to train on, or too much of it cannot be aligned.
+        Raises
+        ------
+        Speech3Error
+            There is nothing to train on, or too much of it cannot be aligned.
         """
         if lexicon and graphemes:
             raise SettingError(f"lexicon={lexicon}: graphemes=True makes the pronunciations; remove one of them")
@@ -478,8 +481,10 @@ class Aligner:
         text
             What is said, as it is written: letter case and punctuation do not matter.
 
-        Raises `Speech3Error`: the recording is silent or too short for the text, there is no text, or most of its words
-        are unknown.
+        Raises
+        ------
+        Speech3Error
+            The recording is silent or too short for the text, there is no text, or most of its words are unknown.
         """
         if not isinstance(text, str):
             raise SettingError(f"text={text!r}: pass what is said as a string")

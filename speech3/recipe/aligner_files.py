@@ -114,7 +114,10 @@ def read_source(
     apart
         A folder in `source` that is not searched.
 
-    Raises `Speech3Error`: there is nothing to align, or `text` is passed with more than one recording.
+    Raises
+    ------
+    Speech3Error
+        There is nothing to align, or `text` is passed with more than one recording.
     """
     if not source.exists():
         raise MissingError(f"{source}: no such recording, folder or data directory")

@@ -229,7 +229,10 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
     to_stage
         Later stages are left out.
 
-    Raises `Speech3Error`: a stage is unknown, an input is missing, or a stage before `from_stage` is not done.
+    Raises
+    ------
+    Speech3Error
+        A stage is unknown, an input is missing, or a stage before `from_stage` is not done.
     """
     stages = list(dict.fromkeys(step.stage for step in steps))
     for stage in (from_stage, to_stage):

@@ -161,7 +161,10 @@ def train(
     silence_S
         bool: the senones of silence and noise, which on a path are never errors.
 
-    Raises `Speech3Error`: the alignment is empty or has other senones, or the criterion is not finite.
+    Raises
+    ------
+    Speech3Error
+        The alignment is empty or has other senones, or the criterion is not finite.
     """
     senones = IntArkReader(alignment)
     if (largest := max((int(each.max()) for each in senones.values()), default=0)) >= gmm.num_pdfs:

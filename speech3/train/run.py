@@ -166,12 +166,17 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
     restart
         Discard an earlier run in `out`.
 
-    Returns the metadata of ``model.safetensors``: config, accuracies, history, versions, seconds of training. Ctrl-C
-    raises KeyboardInterrupt after a checkpoint was written.
+    Returns
+    -------
+    The metadata of ``model.safetensors``: config, accuracies, history, versions, seconds of training.
 
-    Raises Speech3Error: frames are missing or damaged, or their senones are not those of `hmm`; `init` has another
-    architecture; no such device; `out` is read from, belongs to another run, or one is running there; a loss is not
-    finite.
+    Raises
+    ------
+    KeyboardInterrupt
+        Ctrl-C, after a checkpoint was written.
+    Speech3Error
+        Frames are missing or damaged, or their senones are not those of `hmm`; `init` has another architecture; no such
+        device; `out` is read from, belongs to another run, or one is running there; a loss is not finite.
     """
     keep_freed_memory()
     config = with_precision(config, None if restart else Path(out))

@@ -194,7 +194,10 @@ class Augmenter:
         done
             What was done, such as ``reverb=rt60:0.41s noise=coloured,12.3dB``, or ``clean`` if nothing was.
 
-        Raises `Speech3Error`: a noise, an impulse response or the speech of other speakers cannot be read.
+        Raises
+        ------
+        Speech3Error
+            A noise, an impulse response or the speech of other speakers cannot be read.
         """
         rng = np.random.default_rng((self.seed, seed_of(key or utterance.id)))
         chain = _Chain(self, wave_S, sample_rate_hz, utterance, rng)

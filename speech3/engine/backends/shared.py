@@ -246,7 +246,10 @@ class Shared:
     record
         Directory in which each shard records its events, for a replay.
 
-    Raises `Speech3Error` if there is not enough memory for the server; a shard fails, or dies repeatedly.
+    Raises
+    ------
+    Speech3Error
+        There is not enough memory for the server; a shard fails, or dies repeatedly.
     """
 
     def __init__(

@@ -74,7 +74,10 @@ def usable_transcripts(
     strict
         Refuse transcripts whose words are mostly not in the lexicon.
 
-    Raises `Speech3Error`: more than half of the words of all transcripts are not in the lexicon.
+    Raises
+    ------
+    Speech3Error
+        More than half of the words of all transcripts are not in the lexicon.
     """
     utterances = list(utterances)
     if strict:

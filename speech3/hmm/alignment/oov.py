@@ -133,8 +133,11 @@ def by_espeak(
     kept
         A file to keep what was learnt from the lexicon in (`speech3.language.g2p`).
 
-    Raises `Speech3Error`: espeak-ng is not installed, does not know the language, or pronounces too few words of the
-    lexicon; or most of the text cannot be pronounced.
+    Raises
+    ------
+    Speech3Error
+        Espeak-ng is not installed, does not know the language, or pronounces too few words of the lexicon; or most of
+        the text cannot be pronounced.
     """
     if not words:
         voice_of(lang)  # reject an unknown code, although it is not used

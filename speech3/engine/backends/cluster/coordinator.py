@@ -105,8 +105,11 @@ class Cluster:
     device
         ``cpu``: a shard takes a CPU of a node; ``cuda``: also a GPU. The server is on CPUs.
 
-    Raises `Speech3Error` if there is no Ray cluster at the address (see `connect`), or it has no room; a shard differs
-    from the others, fails, or dies repeatedly.
+    Raises
+    ------
+    Speech3Error
+        There is no Ray cluster at the address (see `connect`), or it has no room; a shard differs from the others,
+        fails, or dies repeatedly.
     """
 
     def __init__(
