@@ -102,5 +102,9 @@ def test_site_is_built_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "speech3.Recognizer" in (tmp_path / "api/speech3/index.html").read_text(encoding="utf-8")
-    rooms = [path.parent.name for path in (ROOT / "speech3").glob("*/__init__.py") if "= door(" in path.read_text()]
+    rooms = [
+        f"speech3.{path.parent.name}"
+        for path in (ROOT / "speech3").glob("*/__init__.py")
+        if "= door(" in path.read_text()
+    ]
     assert rooms and {path.parent.name for path in tmp_path.glob("api/*/index.html")} >= set(rooms)
