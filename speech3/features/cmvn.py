@@ -5,8 +5,8 @@ at -15.9, ten standard deviations below speech: 100 ms of them would change the 
 features are limited to `SILENCE_DEVIATIONS` standard deviations from the mean, where the background of a recording is.
 
 Unlike in Kaldi, too, the training data (``global_stats``, where a model has them) count as `PRIOR_FRAMES` more frames
-of each utterance or speaker, and are as loud as it: the mean and the variance of one short word would be mostly those
-of its sounds.
+of each utterance or speaker, at its level: without them the mean and the variance of one short word would be mostly
+those of its sounds.
 
 For a recording in progress, `OnlineSlidingCmvn` has a sliding window; `OnlineCmvn` replaces normalisation by utterance
 or speaker: a frame is normalised by the frames up to it, by those of the training data, and by at most
@@ -85,7 +85,7 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
 
 
 def _of_logs(config: FeatureConfig) -> bool:
-    """Whether features are logs of energies; others have no prior, since that of loud speech would drown quiet one."""
+    """Whether features are logs of energies; others have no prior: loud speech would drown out quiet speech."""
     return config.kind != "fbank" or config.use_log_fbank
 
 
