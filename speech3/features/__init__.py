@@ -2,8 +2,8 @@
 
 `spectrum` cuts a recording into frames and computes their power spectra, `filterbank` turns these into filterbank, MFCC
 or PLP features, `pitch` and `pitch_tracking` add pitch. `compute` combines them into static features and a model's
-input: normalised (`cmvn`), with deltas and spliced (`context`). Only `extraction` and `units` read data directories and
-write files.
+input: normalised (`cmvn`, `online_cmvn`) by what is sound and not background (`sound`), with deltas and spliced
+(`context`). Only `extraction` and `units` read data directories and write files.
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,6 @@ from speech3.runtime.door import door
 
 if TYPE_CHECKING:
     from speech3.features.cmvn import (
-        OnlineCmvn as OnlineCmvn,
         normalise as normalise,
         repeated_frames as repeated_frames,
         silent_frames as silent_frames,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from speech3.features.context import add_deltas as add_deltas, splice as splice
     from speech3.features.extraction import extract as extract, silent_in as silent_in
     from speech3.features.filterbank import mel_edges as mel_edges, mel_scale as mel_scale, mel_to_hertz as mel_to_hertz
+    from speech3.features.online_cmvn import OnlineCmvn as OnlineCmvn
     from speech3.features.pitch import track_pitch as track_pitch, voicing_probability as voicing_probability
     from speech3.features.spectrum import frame_sizes as frame_sizes
 else:

@@ -8,11 +8,9 @@ Unlike in Kaldi, too, the training data (``global_stats``, where a model has the
 of each utterance or speaker, at its level: without them the mean and the variance of one short word would be mostly
 those of its sounds.
 
-For a recording in progress, `OnlineSlidingCmvn` has a sliding window; `OnlineCmvn` replaces normalisation by utterance
-or speaker: a frame is normalised by the frames up to it, by those of the training data, and by at most
-`CARRIED_FRAMES` of earlier speech. What was not speech is forgotten (`restart`): an hour of silence would otherwise be
-scaled up until it looked like speech. The first `WAIT_FRAMES` frames wait for one another; digital silence at the
-beginning does not, since a muted microphone would fill the memory.
+And of what such a model recognises, only sound and the frames around it count (`speech3.features.sound`).
+
+For recordings in progress: `speech3.features.online_cmvn`.
 
 Axes: S samples, T frames, F features, 2 sums and sums of squares, G features and the frame count, C frames that count,
 P samples of a part of a frame, B samples of a block.
@@ -25,6 +23,7 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig
 from speech3.errors import MismatchError, SettingError
+from speech3.features.sound import level_features, moments, near_sound
 from speech3.features.spectrum import SAMPLE_SCALE, frame_sizes, mirror_edges
 
 # Kaldi's floor of 1e-20 scales the rounding errors of a constant feature (digital silence) up to thousands.
@@ -49,10 +48,6 @@ PRIOR_FRAMES = 20.0
 # How far, in standard deviations of its frames, the level of a recording may be from that of the training data before
 # the prior's follows. Of 0.3, 0.6 and 1, on single words of fsdd's dev set, as loud as they are and 30 dB quieter.
 _LEVEL_DEVIATIONS = 0.5
-CARRIED_FRAMES = 1000.0
-WAIT_FRAMES = 100  # of 50, 100 and 150 the shortest wait with the fewest errors on the dev set of digits
-_LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
-_MAX_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
 Window = tuple[int, int, bool]  # `cmn_window`, `min_cmn_window` and `center` of a config
 
 
@@ -69,41 +64,45 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
         silent = [static_TF.new_zeros(len(static_TF), dtype=torch.bool) for static_TF in statics]
     pairs = list(zip(statics, silent, strict=True))
     if config.cmvn == "sliding":
-        options = (*_window(config), variances)
+        options = (*window_of(config), variances)
         return [sliding_cmvn(static_TF, *options, silent_T=silent_T) for static_TF, silent_T in pairs]
     if config.cmvn == "global":
         if config.global_stats is None:
             raise SettingError("cmvn: global needs global_stats; take them from the features.yaml of the training data")
         stats = config.global_stats
         return [apply_global_cmvn(stats, static_TF, variances, silent_T) for static_TF, silent_T in pairs]
-    stats_2G = torch.stack([cmvn_stats(static_TF, silent_T) for static_TF, silent_T in pairs]).sum(0)
-    if stats_2G[0, -1] == 0:
-        stats_2G = torch.stack([cmvn_stats(static_TF) for static_TF in statics]).sum(0)
-    elif config.global_stats is not None and _of_logs(config):
-        stats_2G += _prior(_global_stats(config.global_stats, statics[0]), stats_2G, config)
+    left_out, training_2G = list(silent), None
+    if all(bool(silent_T.all()) for silent_T in silent):
+        left_out = [torch.zeros_like(silent_T) for silent_T in silent]
+    elif config.global_stats is not None and of_logs(config):
+        training_2G = _global_stats(config.global_stats, statics[0])
+        left_out = [~near_sound(static_TF, silent_T, training_2G, config) for static_TF, silent_T in pairs]
+    stats_2G = torch.stack([cmvn_stats(*each) for each in zip(statics, left_out, strict=True)]).sum(0)
+    if training_2G is not None:
+        stats_2G += prior_like(training_2G, stats_2G, config)
     return [apply_cmvn(stats_2G, static_TF, norm_vars=variances, silent_T=silent_T) for static_TF, silent_T in pairs]
 
 
-def _of_logs(config: FeatureConfig) -> bool:
+def of_logs(config: FeatureConfig) -> bool:
     """Whether features are logs of energies; others have no prior: loud speech would drown out quiet speech."""
     return config.kind != "fbank" or config.use_log_fbank
 
 
-def _prior(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Tensor:
+def prior_like(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Tensor:
     """The statistics of the training data as those of `PRIOR_FRAMES` frames, about as loud as what `own_2G` are of.
 
     A quiet recording has the log energies of a loud one less a constant. So its level, where it is further from that of
     training than single words may be by their sounds, becomes the level of the prior.
     """
-    prior_2G, own_F = training_2G / training_2G[0, -1], own_2G[0, :-1] / own_2G[0, -1]
-    mean_F = prior_2G[0, :-1]
-    variance_F = (prior_2G[1, :-1] - mean_F.square()).clamp(min=0.0)
-    level = slice(0, config.num_mel_bins + config.use_energy if config.kind == "fbank" else 1)
+    mean_F, variance_F = moments(training_2G)
+    own_F, _ = moments(own_2G)
+    level = level_features(config)
     away = (own_F - mean_F)[level].mean()
     beyond = (away.abs() - _LEVEL_DEVIATIONS * variance_F[level].sqrt().mean()).clamp(min=0.0)
     moved_F = mean_F.clone()
     moved_F[level] += away.sign() * beyond
-    prior_2G[0, :-1], prior_2G[1, :-1] = moved_F, variance_F + moved_F.square()
+    prior_2G = torch.zeros_like(training_2G)
+    prior_2G[0, :-1], prior_2G[1, :-1], prior_2G[0, -1] = moved_F, variance_F + moved_F.square(), 1.0
     return prior_2G * PRIOR_FRAMES
 
 
@@ -132,10 +131,10 @@ def apply_cmvn(stats_2G: Tensor, feats_TF: Tensor, norm_vars: bool = False, sile
         return feats_TF
     mean_F, with_squares = stats_2G[0, :-1] / count, len(stats_2G) > 1
     square_F = stats_2G[1, :-1] / count if with_squares else mean_F
-    return _normalised(feats_TF, mean_F, square_F, norm_vars and with_squares, silent_T if with_squares else None)
+    return apply_moments(feats_TF, mean_F, square_F, norm_vars and with_squares, silent_T if with_squares else None)
 
 
-def _normalised(
+def apply_moments(
     feats_TF: Tensor, mean_TF: Tensor, square_TF: Tensor, norm_vars: bool, silent_T: Tensor | None
 ) -> Tensor:
     """Features normalised by the mean, and the mean square, for each frame or (F,) for all; float32 (T, F)."""
@@ -231,11 +230,11 @@ def windows_cmvn(
         if norm_vars or silent_T is not None:
             square_TF = _window_sums(near_CF.square_(), starts_T, ends_T) / counts_T1
         silent = None if silent_T is None else silent_T[chunk]
-        out_TF[chunk] = _normalised(feats_TF[chunk].double() - shift_F, mean_TF, square_TF, norm_vars, silent)
+        out_TF[chunk] = apply_moments(feats_TF[chunk].double() - shift_F, mean_TF, square_TF, norm_vars, silent)
     return out_TF
 
 
-def _window(config: FeatureConfig) -> Window:
+def window_of(config: FeatureConfig) -> Window:
     return config.cmn_window, config.min_cmn_window, config.center
 
 
@@ -299,147 +298,3 @@ def repeated_frames(feats_TF: Tensor) -> Tensor:
     equal_T = ((feats_TF[1:] - feats_TF[:-1]).abs() <= _EQUAL).all(1)  # not of NaN
     run_T = torch.cat([equal_T.new_zeros(1), ~equal_T]).cumsum(0)
     return torch.bincount(run_T)[run_T] >= _MIN_REPEATED
-
-
-class OnlineCmvn:
-    """The normalisation of one recording: `accept` its static features piece by piece, then `finish`.
-
-    What is kept is of bounded length as long as `restart` is called now and then, between utterances.
-
-    `config`: of the features; its ``global_stats`` are those of the training data, None: unknown.
-    """
-
-    def __init__(self, config: FeatureConfig) -> None:
-        self._config = config
-        self._training_2G: Tensor | None = None
-        if config.global_stats is not None and _of_logs(config):
-            self._training_2G = torch.tensor(config.global_stats, dtype=torch.float64)
-        self._forget_level()
-        self._carried_2G: Tensor | None = None  # of earlier utterances
-        self._present_2G: Tensor | None = None  # of this one
-        self._waiting: list[tuple[Tensor, Tensor]] = []
-
-    def accept(self, static_TF: Tensor, silent_T: Tensor | None = None) -> Tensor:
-        """Take the next frames, float32; return the normalised frames (T, F), none while the first ones wait.
-
-        `silent_T`: which of them are digital silence; None: none.
-        """
-        if silent_T is None:
-            silent_T = static_TF.new_zeros(len(static_TF), dtype=torch.bool)
-        if self._carried_2G is not None or self._present_2G is not None:
-            return self._normalised(static_TF, silent_T)
-        leading = 0 if self._waiting else int(silent_T.long().cumprod(0).sum())
-        out_TF = self._of_silence(static_TF[:leading])
-        if leading < len(static_TF):
-            self._waiting.append((static_TF[leading:], silent_T[leading:]))
-        counted = sum(int((~each_T).sum()) for _, each_T in self._waiting)
-        if counted >= WAIT_FRAMES or sum(len(each_T) for _, each_T in self._waiting) >= _LONGEST_WAIT_FRAMES:
-            out_TF = torch.cat([out_TF, self._begin()])
-        return out_TF
-
-    def finish(self) -> Tensor | None:
-        """Return the frames that still wait; None if there are none."""
-        return self._begin() if self._waiting else None
-
-    def restart(self, *, speech: bool) -> None:
-        """Begin the next utterance; `speech`: whether the frames since the previous call were speech."""
-        known = self._prior_2G is not None or self._carried_2G is not None
-        if self._present_2G is not None and self._present_2G[0, -1] and (speech or not known):
-            total_2G = self._present_2G if self._carried_2G is None else self._carried_2G + self._present_2G
-            self._carried_2G = total_2G * min(1.0, CARRIED_FRAMES / float(total_2G[0, -1]))
-        if self._carried_2G is None:
-            self._forget_level()
-        self._present_2G = None
-
-    def _forget_level(self) -> None:
-        self._prior_2G: Tensor | None = None
-        if self._training_2G is not None:
-            self._prior_2G = self._training_2G * (PRIOR_FRAMES / self._training_2G[0, -1])
-
-    def _before(self, like_TF: Tensor) -> Tensor:
-        total_2G = torch.zeros(2, like_TF.shape[1] + 1, dtype=torch.float64)
-        for each_2G in (self._prior_2G, self._carried_2G, self._present_2G):
-            if each_2G is not None:
-                total_2G += each_2G
-        return total_2G
-
-    def _begin(self) -> Tensor:
-        static_TF, silent_T = (torch.cat(parts) for parts in zip(*self._waiting, strict=True))
-        self._waiting = []
-        self._present_2G = cmvn_stats(static_TF, silent_T)
-        if self._training_2G is not None and self._present_2G[0, -1] >= PRIOR_FRAMES:  # of fewer the level is unknown
-            self._prior_2G = _prior(self._training_2G, self._present_2G, self._config)
-        return apply_cmvn(self._before(static_TF), static_TF, self._config.norm_vars, silent_T)
-
-    def _of_silence(self, static_TF: Tensor) -> Tensor:
-        """Digital silence before all else: normalised by the prior, or zero."""
-        if self._prior_2G is None:
-            return torch.zeros_like(static_TF)
-        silent_T = static_TF.new_ones(len(static_TF), dtype=torch.bool)
-        return apply_cmvn(self._before(static_TF), static_TF, self._config.norm_vars, silent_T)
-
-    def _normalised(self, static_TF: Tensor, silent_T: Tensor) -> Tensor:
-        if not len(static_TF):
-            return static_TF
-        before_2G, counted_T1 = self._before(static_TF), (~silent_T).double()[:, None]
-        counts_T1 = before_2G[0, -1] + counted_T1.cumsum(0)
-        static_TF64 = static_TF.double()
-        sums_TF, squares_TF = ((each_TF * counted_T1).cumsum(0) for each_TF in (static_TF64, static_TF64.square()))
-        sums_TF, squares_TF = before_2G[0, :-1] + sums_TF, before_2G[1, :-1] + squares_TF
-        out_TF = _normalised(static_TF, sums_TF / counts_T1, squares_TF / counts_T1, self._config.norm_vars, silent_T)
-        new_2G = cmvn_stats(static_TF, silent_T)
-        self._present_2G = new_2G if self._present_2G is None else self._present_2G + new_2G
-        return out_TF
-
-
-class OnlineSlidingCmvn:
-    """`sliding_cmvn` of a recording in progress: `accept` its static features, then `finish`.
-
-    Windows end early where too much digital silence comes before the frames that would complete them.
-    """
-
-    def __init__(self, config: FeatureConfig) -> None:
-        self._config = config
-        self._counted_CF: Tensor | None = None  # frames that count, from number self._first on
-        self._first = self._returned = 0  # numbers of frames that count
-        self._static_TF: Tensor | None = None  # waiting
-        self._silent_T = torch.zeros(0, dtype=torch.bool)
-
-    def accept(self, static_TF: Tensor, silent_T: Tensor) -> Tensor:
-        """Take the next frames; return the normalised frames (T, F) whose windows are complete."""
-        self._static_TF = static_TF if self._static_TF is None else torch.cat([self._static_TF, static_TF])
-        self._silent_T = torch.cat([self._silent_T.to(silent_T.device), silent_T])
-        new_CF = static_TF[~silent_T]
-        self._counted_CF = new_CF if self._counted_CF is None else torch.cat([self._counted_CF, new_CF])
-        _, ends_T = sliding_windows(self._owner_T.clamp(min=0), 1 << 60, _window(self._config))
-        ready = int((ends_T <= self._first + len(self._counted_CF)).sum())
-        if int(self._silent_T.sum()) > _MAX_SILENT_FRAMES and len(self._counted_CF):
-            ready = len(self._silent_T)
-        return self._emit(ready)
-
-    def finish(self) -> Tensor | None:
-        """Return the frames that still wait; None if there has been none."""
-        return None if self._static_TF is None else self._emit(len(self._static_TF))
-
-    @property
-    def _owner_T(self) -> Tensor:
-        """For each frame that waits, the number of the frame by whose window it is normalised; -1: by the first."""
-        return self._returned + (~self._silent_T).cumsum(0) - 1
-
-    def _emit(self, ready: int) -> Tensor:
-        assert self._static_TF is not None and self._counted_CF is not None
-        owner_T, c = self._owner_T, self._config
-        early = max(int((owner_T < 0).sum()) - c.cmn_window, 0)  # their window is too far away
-        complete = max(ready, early)
-        out_TF = torch.zeros_like(self._static_TF[:complete])
-        if ready and len(self._counted_CF):
-            silent_T = self._silent_T[:ready]
-            silent = silent_T if silent_T.any() else None
-            owners_T, static_TF = owner_T[:ready].clamp(min=0) - self._first, self._static_TF[:ready]
-            out_TF[:ready] = windows_cmvn(self._counted_CF, static_TF, owners_T, _window(c), c.norm_vars, silent)
-            out_TF[:early] = 0.0
-        self._returned += int((~self._silent_T[:complete]).sum())
-        self._static_TF, self._silent_T = self._static_TF[complete:].clone(), self._silent_T[complete:]
-        keep = max(self._returned - 1 - max(c.cmn_window, c.min_cmn_window), self._first)
-        self._counted_CF, self._first = self._counted_CF[keep - self._first :].clone(), keep
-        return out_TF

@@ -1,0 +1,97 @@
+"""Which frames of a recording are sound and which are only its background, by their level.
+
+The statistics of normalisation are those of sound and of the frames around it, about as many as recordings of a corpus
+have around their speech. If all frames counted, one word after two seconds of a quiet room would be far above the mean.
+
+A level is the mean of the features that rise with loudness, in standard deviations above that of the training data,
+smoothed over `_SMOOTHED` frames. The background is the quietest that was heard.
+
+Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count.
+"""
+
+import math
+from collections import deque
+
+import torch
+from torch import Tensor
+
+from speech3.config import FeatureConfig
+
+FRAMES_BEFORE, FRAMES_AFTER = 20, 30  # around sound, which count, too
+# By how much sound is louder than the background: at least, and as a share of the difference to the loudest. Chosen on
+# the dev sets of digits and fsdd (0.25 to 0.5, and 0 to 0.5). With at least 0.5, noisy utterances without a pause were
+# taken for background; with smaller shares, noise whose level wandered counted as sound.
+_LEAST, _SHARE = 0.25, 0.5
+_SMOOTHED = 10
+_MEMORY = 300  # frames of a recording in progress: the quietest of them are background
+
+
+def level_features(config: FeatureConfig) -> slice:
+    """Which static features rise with the level of a recording: all of a filterbank, the first cepstrum."""
+    return slice(0, config.num_mel_bins + config.use_energy if config.kind == "fbank" else 1)
+
+
+def sound_level(background: float, loudest: float) -> float:
+    """The level above which there is sound, where the background and the loudest sound have these levels."""
+    return background + max(_LEAST, _SHARE * (loudest - background))
+
+
+def near_sound(static_TF: Tensor, silent_T: Tensor, training_2G: Tensor, config: FeatureConfig) -> Tensor:
+    """Which frames of a recording are sound, or near it, and not digital silence, bool (T,); all, if none is sound.
+
+    `silent_T`: which are digital silence. `training_2G`: the statistics of the training data.
+    """
+    own_T = _own_levels(static_TF[~silent_T], training_2G, config)
+    if len(own_T) < _SMOOTHED:
+        return ~silent_T
+    sums_T = torch.nn.functional.pad(own_T.cumsum(0), (_SMOOTHED, 0))
+    ends_T = torch.arange(1, len(own_T) + 1, device=own_T.device)
+    levels_T = (sums_T[_SMOOTHED:] - sums_T[:-_SMOOTHED]) / ends_T.clamp(max=_SMOOTHED)
+    sound_T = torch.zeros_like(silent_T)
+    sound_T[~silent_T] = levels_T > sound_level(float(levels_T[_SMOOTHED - 1 :].min()), float(levels_T.max()))
+    if not sound_T.any():
+        return ~silent_T
+    around_T = torch.nn.functional.pad(sound_T.float(), (FRAMES_AFTER, FRAMES_BEFORE))
+    return (around_T.unfold(0, FRAMES_AFTER + 1 + FRAMES_BEFORE, 1).amax(1) > 0) & ~silent_T
+
+
+def moments(stats_2G: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the variance (F,) of statistics."""
+    mean_F, square_F = stats_2G[:, :-1] / stats_2G[0, -1]
+    return mean_F, (square_F - mean_F.square()).clamp(min=0.0)
+
+
+def _own_levels(static_TF: Tensor, training_2G: Tensor, config: FeatureConfig) -> Tensor:
+    """The level of each frame by itself, float64 (T,)."""
+    mean_F, variance_F = moments(training_2G)
+    features = level_features(config)
+    return (static_TF.double() - mean_F)[:, features].mean(1) / variance_F[features].sqrt().mean()
+
+
+class OnlineLevels:
+    """The levels of a recording in progress. `training_2G`: the statistics of the training data."""
+
+    def __init__(self, training_2G: Tensor, config: FeatureConfig) -> None:
+        self._training_2G, self._config = training_2G, config
+        self._recent: deque[float] = deque(maxlen=_SMOOTHED)
+        self._quietest: deque[tuple[int, float]] = deque()  # rising; the first is the minimum of the memory
+        self._frames = 0
+        self._last = -math.inf, math.inf
+
+    def accept(self, static_TF: Tensor, silent: list[bool]) -> list[tuple[float, float]]:
+        """Return the level of each frame and that of the background so far; digital silence changes neither."""
+        own = _own_levels(static_TF, self._training_2G, self._config).tolist()
+        return [self._last if is_silent else self._add(level) for level, is_silent in zip(own, silent, strict=True)]
+
+    def _add(self, own: float) -> tuple[float, float]:
+        self._frames += 1
+        self._recent.append(own)
+        level = sum(self._recent) / len(self._recent)
+        if len(self._recent) == _SMOOTHED:
+            while self._quietest and self._quietest[-1][1] >= level:
+                self._quietest.pop()
+            self._quietest.append((self._frames, level))
+            if self._quietest[0][0] <= self._frames - _MEMORY:
+                self._quietest.popleft()
+        self._last = level, self._quietest[0][1] if self._quietest else math.inf
+        return self._last

@@ -1,0 +1,119 @@
+"""Sound counts for normalisation, the background does not: a room before and after speech changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+
+from speech3.config import FeatureConfig
+from speech3.features.cmvn import SILENCE_DEVIATIONS, cmvn_stats, normalise
+from speech3.features.compute import static_features
+from speech3.features.online_cmvn import WAIT_FRAMES, OnlineCmvn
+from speech3.features.sound import FRAMES_AFTER, FRAMES_BEFORE, near_sound
+
+F, RATE_HZ = 8, 16000
+CONFIG = FeatureConfig(num_mel_bins=F, cmvn="utterance", norm_vars=True)
+
+
+def frames(count: int, level: float, seed: int, deviation: float = 1.0) -> torch.Tensor:
+    """Log energies whose level wanders, as that of speech does, or which are as steady as a room's (deviation 0)."""
+    random = torch.Generator().manual_seed(seed)
+    steps = torch.randn(count // 8 + 2, generator=random).repeat_interleave(8)[:count, None]
+    return level + deviation * (2 * steps - 0.5) + 0.3 * torch.randn(count, F, generator=random)
+
+
+TRAINING = torch.cat([frames(5000, 0.0, 9), frames(1500, -6.0, 10, 0.0)])
+STATS = tuple(tuple(row) for row in cmvn_stats(TRAINING).tolist())
+RECOGNISES = CONFIG.model_copy(update={"global_stats": STATS})
+SPEECH, BEFORE, AFTER = frames(90, 0.0, 1), frames(400, -6.0, 2, 0.0), frames(300, -6.0, 3, 0.0)
+
+
+def nothing_silent(feats_TF: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(len(feats_TF), dtype=torch.bool)
+
+
+def test_sound_and_a_little_around_it() -> None:
+    feats_TF = torch.cat([BEFORE, SPEECH, AFTER])
+    near_T = near_sound(feats_TF, nothing_silent(feats_TF), torch.tensor(STATS), RECOGNISES)
+    first, last = int(near_T.nonzero()[0]), int(near_T.nonzero()[-1])
+    assert near_T[first : last + 1].all()  # pauses within speech count
+    assert len(BEFORE) - FRAMES_BEFORE <= first <= len(BEFORE)
+    assert 0 <= last - (len(BEFORE) + len(SPEECH)) <= FRAMES_AFTER + 10
+
+
+def test_where_nothing_is_louder_all_counts_but_digital_silence() -> None:
+    silent_T = nothing_silent(AFTER)
+    silent_T[50:120] = True
+    assert torch.equal(near_sound(AFTER * 0 - 6.0, silent_T, torch.tensor(STATS), RECOGNISES), ~silent_T)
+    assert near_sound(SPEECH[:5], nothing_silent(SPEECH[:5]), torch.tensor(STATS), RECOGNISES).all()
+
+
+@pytest.mark.parametrize("rest", [AFTER, AFTER[:0]])
+def test_a_word_in_a_quiet_room(rest: torch.Tensor) -> None:
+    (alone_TF,) = normalise([torch.cat([BEFORE[-20:], SPEECH, rest[:30]])], RECOGNISES)
+    (found_TF,) = normalise([torch.cat([BEFORE, SPEECH, rest])], RECOGNISES)
+    spoken = found_TF[len(BEFORE) : len(BEFORE) + len(SPEECH)]
+    torch.testing.assert_close(spoken, alone_TF[20 : 20 + len(SPEECH)], atol=0.1, rtol=0)
+    (plain_TF,) = normalise([torch.cat([BEFORE, SPEECH, rest])], CONFIG)  # training: as Kaldi
+    assert (spoken - plain_TF[len(BEFORE) : len(BEFORE) + len(SPEECH)]).abs().max() > 1.0
+
+
+def test_utterances_of_a_speaker() -> None:
+    config = RECOGNISES.model_copy(update={"cmvn": "speaker"})
+    alone = normalise([torch.cat([BEFORE[-20:], SPEECH, AFTER[:30]]), SPEECH], config)
+    found = normalise([torch.cat([BEFORE, SPEECH, AFTER]), SPEECH], config)
+    torch.testing.assert_close(found[1], alone[1], atol=0.1, rtol=0)
+
+
+def streamed(feats_TF: torch.Tensor, size: int, online: OnlineCmvn | None = None) -> torch.Tensor:
+    online = online or OnlineCmvn(RECOGNISES)
+    out = [online.accept(piece_TF) for piece_TF in feats_TF.split(size)]
+    waited_TF = online.finish()
+    return torch.cat(out if waited_TF is None else [*out, waited_TF])
+
+
+@pytest.mark.parametrize("lead", [0, 30, 95, 250, 400])
+def test_a_microphone_that_hears_a_room_first(lead: int) -> None:
+    feats_TF = torch.cat([BEFORE[:lead], SPEECH, AFTER])
+    alone_TF = streamed(torch.cat([SPEECH, AFTER]), 10)[: len(SPEECH)]
+    found_TF = streamed(feats_TF, 10)
+    assert len(found_TF) == len(feats_TF)
+    torch.testing.assert_close(found_TF[lead : lead + len(SPEECH)], alone_TF, atol=0.7, rtol=0)
+    for size in (1, 7, 1000):
+        torch.testing.assert_close(streamed(feats_TF, size), found_TF, atol=1e-5, rtol=0)
+
+
+def test_a_room_is_where_it_is_in_training() -> None:
+    online = OnlineCmvn(RECOGNISES)
+    for loudness in (0.0, 4.0, -9.0):
+        found_TF = streamed(BEFORE + loudness, 10, OnlineCmvn(RECOGNISES))
+        assert float(found_TF.mean()) == pytest.approx(-SILENCE_DEVIATIONS, abs=0.15)
+    # and waits only once: later frames come at once but for those that a word might begin with
+    assert len(online.accept(BEFORE[:WAIT_FRAMES])) == WAIT_FRAMES - FRAMES_BEFORE
+    online.restart(speech=False)
+    assert len(online.accept(BEFORE[WAIT_FRAMES : WAIT_FRAMES + 50])) == 50
+
+
+def test_what_was_taken_for_speech_and_was_not() -> None:
+    """Noise whose level wanders counts as sound, until something much louder comes."""
+    wandering_TF = frames(300, -6.0, 5, 0.4)
+    alone_TF = streamed(torch.cat([SPEECH, AFTER]), 10)[: len(SPEECH)]
+    feats_TF = torch.cat([wandering_TF, SPEECH, AFTER])
+    found_TF = streamed(feats_TF, 10)[len(wandering_TF) : len(wandering_TF) + len(SPEECH)]
+    torch.testing.assert_close(found_TF[20:], alone_TF[20:], atol=0.7, rtol=0)
+    for size in (1, 7, 1000):
+        torch.testing.assert_close(streamed(feats_TF, size)[-200:], streamed(feats_TF, 10)[-200:], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("kind", "bins"), [("fbank", 23), ("mfcc", 23)])
+def test_features_of_real_samples(kind: str, bins: int) -> None:
+    """The level is found in cepstra, too: two seconds of a quiet room before a tone that comes and goes."""
+    random = np.random.default_rng(0)
+    config = FeatureConfig(kind=kind, num_mel_bins=bins, cmvn="utterance", norm_vars=True)
+    t_S = np.arange(RATE_HZ) / RATE_HZ
+    word_S = 0.2 * np.sin(2 * np.pi * 300 * t_S) * (np.sin(2 * np.pi * 4 * t_S) > 0) * random.normal(1, 0.3, RATE_HZ)
+    wave_S = np.concatenate([np.zeros(2 * RATE_HZ), word_S, np.zeros(RATE_HZ)]) + random.normal(0, 1e-3, 4 * RATE_HZ)
+    lengths = torch.tensor([len(wave_S)])
+    statics_TF = static_features(torch.from_numpy(wave_S.astype(np.float32))[None], lengths, config, RATE_HZ)[0][0]
+    stats = tuple(tuple(row) for row in cmvn_stats(statics_TF[180:320]).tolist())
+    near_T = near_sound(statics_TF, nothing_silent(statics_TF), torch.tensor(stats), config)
+    assert 180 <= int(near_T.nonzero()[0]) <= 205 and 280 <= int(near_T.nonzero()[-1]) <= 345
