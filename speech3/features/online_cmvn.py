@@ -31,11 +31,20 @@ from speech3.features.cmvn import (
     window_of,
     windows_cmvn,
 )
-from speech3.features.sound import FRAMES_AFTER, FRAMES_BEFORE, OnlineLevels, level_features, moments, sound_level
+from speech3.features.sound import (
+    FRAMES_AFTER,
+    FRAMES_BEFORE,
+    LEAST,
+    OnlineLevels,
+    level_features,
+    moments,
+    sound_level,
+)
 
 CARRIED_FRAMES = 1000.0
 WAIT_FRAMES = 100  # of 50, 100 and 150 the shortest wait with the fewest errors on the dev set of digits
 _LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
+_STEADY_FRAMES = WAIT_FRAMES - FRAMES_BEFORE - 10  # at the end of the wait, after the level has risen
 _RISE_FRAMES = 20
 _JUMP = 0.75  # by which sound is louder than all before it that it cannot be the same speaker's, in standard deviations
 _MAX_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
@@ -147,8 +156,18 @@ class OnlineCmvn:
         before = len(self._waiting) if onset is None else onset
         before -= 0 if onset is None and ended else FRAMES_BEFORE
         before_TF = self._of_background(before) if before > 0 else nothing_TF
-        begins = onset is not None and (ended or self._is_enough())
-        return torch.cat([before_TF, self._begin()]) if begins else before_TF
+        if onset is None or not (ended or self._is_enough()):
+            return before_TF
+        if not ended and self._levels and (steady := self._steady_level()) is not None:
+            self._levels.forget_background()  # a fan, or another microphone: this is the background from now on
+            self._waiting = [replace(heard, background=steady) for heard in self._waiting]
+            return torch.cat([before_TF, self._of_background(len(self._waiting) - FRAMES_BEFORE)])
+        return torch.cat([before_TF, self._begin()])
+
+    def _steady_level(self) -> float | None:
+        """The level of the latest frames that wait, if it does not change, as that of speech would."""
+        latest = [heard.level for heard in self._waiting if not heard.silent][-_STEADY_FRAMES:]
+        return min(latest) if max(latest) - min(latest) < LEAST else None
 
     @property
     def _onset(self) -> int | None:

@@ -21,7 +21,7 @@ FRAMES_BEFORE, FRAMES_AFTER = 20, 30  # around sound, which count, too
 # By how much sound is louder than the background: at least, and as a share of the difference to the loudest. Chosen on
 # the dev sets of digits and fsdd (0.25 to 0.5, and 0 to 0.5). With at least 0.5, noisy utterances without a pause were
 # taken for background; with smaller shares, noise whose level wandered counted as sound.
-_LEAST, _SHARE = 0.25, 0.5
+LEAST, _SHARE = 0.25, 0.5
 _SMOOTHED = 10
 _MEMORY = 300  # frames of a recording in progress: the quietest of them are background
 
@@ -33,7 +33,7 @@ def level_features(config: FeatureConfig) -> slice:
 
 def sound_level(background: float, loudest: float) -> float:
     """The level above which there is sound, where the background and the loudest sound have these levels."""
-    return background + max(_LEAST, _SHARE * (loudest - background))
+    return background + max(LEAST, _SHARE * (loudest - background))
 
 
 def near_sound(static_TF: Tensor, silent_T: Tensor, training_2G: Tensor, config: FeatureConfig) -> Tensor:
@@ -82,6 +82,10 @@ class OnlineLevels:
         """Return the level of each frame and that of the background so far; digital silence changes neither."""
         own = _own_levels(static_TF, self._training_2G, self._config).tolist()
         return [self._last if is_silent else self._add(level) for level, is_silent in zip(own, silent, strict=True)]
+
+    def forget_background(self) -> None:
+        """From now on the background is the quietest of the frames to come."""
+        self._quietest.clear()
 
     def _add(self, own: float) -> tuple[float, float]:
         self._frames += 1

@@ -64,8 +64,8 @@ def test_utterances_of_a_speaker() -> None:
     torch.testing.assert_close(found[1], alone[1], atol=0.1, rtol=0)
 
 
-def streamed(feats_TF: torch.Tensor, size: int, online: OnlineCmvn | None = None) -> torch.Tensor:
-    online = online or OnlineCmvn(RECOGNISES)
+def streamed(feats_TF: torch.Tensor, size: int) -> torch.Tensor:
+    online = OnlineCmvn(RECOGNISES)
     out = [online.accept(piece_TF) for piece_TF in feats_TF.split(size)]
     waited_TF = online.finish()
     return torch.cat(out if waited_TF is None else [*out, waited_TF])
@@ -85,12 +85,24 @@ def test_a_microphone_that_hears_a_room_first(lead: int) -> None:
 def test_a_room_is_where_it_is_in_training() -> None:
     online = OnlineCmvn(RECOGNISES)
     for loudness in (0.0, 4.0, -9.0):
-        found_TF = streamed(BEFORE + loudness, 10, OnlineCmvn(RECOGNISES))
+        found_TF = streamed(BEFORE + loudness, 10)
         assert float(found_TF.mean()) == pytest.approx(-SILENCE_DEVIATIONS, abs=0.15)
     # and waits only once: later frames come at once but for those that a word might begin with
     assert len(online.accept(BEFORE[:WAIT_FRAMES])) == WAIT_FRAMES - FRAMES_BEFORE
     online.restart(speech=False)
     assert len(online.accept(BEFORE[WAIT_FRAMES : WAIT_FRAMES + 50])) == 50
+
+
+def test_a_fan_is_switched_on() -> None:
+    """A new level that does not change is background; a word after it is normalised as after quiet noise."""
+    fan_TF = frames(300, -3.0, 7, 0.0)
+    found_TF = streamed(torch.cat([BEFORE, fan_TF]), 10)
+    assert float(found_TF[len(BEFORE) + 30 :].mean()) == pytest.approx(-SILENCE_DEVIATIONS, abs=0.15)
+    loud_TF = SPEECH + 2.0
+    found_TF = streamed(torch.cat([BEFORE, fan_TF, loud_TF, AFTER]), 10)
+    spoken_TF = found_TF[len(BEFORE) + len(fan_TF) :][: len(SPEECH)]
+    alone_TF = streamed(torch.cat([loud_TF, AFTER]), 10)[: len(SPEECH)]
+    torch.testing.assert_close(spoken_TF, alone_TF, atol=0.7, rtol=0)
 
 
 def test_what_was_taken_for_speech_and_was_not() -> None:
