@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from speech3.decode.graph import check_graph
 from speech3.errors import DataError, FormatError, MismatchError, OccupiedError, listed
 from speech3.hmm import Hmm, PdfsOnly, TransitionModel, open_alignment, read_symbol_table
@@ -43,10 +45,11 @@ def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> d
     ):
         raise MismatchError(f"{stated}: {text} pdfs, but {mdl} has {model.num_pdfs}; {_REMEDY}")
     fst = _read(graph / "HCLG.fst")
-    highest = int(fst.arcs_A["ilabel"].max()) if len(fst.arcs_A) else 0
-    if highest >= len(model.pdf_K):
+    lowest, highest = (int(f(fst.arcs_A["ilabel"])) if len(fst.arcs_A) else 0 for f in (np.min, np.max))
+    if lowest < 0 or highest >= len(model.pdf_K):
+        found = f"up to {highest}" if lowest >= 0 else f"below 0 ({lowest})"
         raise MismatchError(
-            f"{graph / 'HCLG.fst'}: transition-ids up to {highest}, but {mdl} has {len(model.pdf_K) - 1}; {_REMEDY}"
+            f"{graph / 'HCLG.fst'}: transition-ids {found}, but {mdl} has {len(model.pdf_K) - 1}; {_REMEDY}"
         )
     arcs_A = fst.arcs_A.copy()
     arcs_A["ilabel"] = model.pdf_K[fst.arcs_A["ilabel"]] + 1

@@ -12,6 +12,7 @@ Axes: W words of the symbol table.
 
 import functools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -295,10 +296,14 @@ def nbest_lines(utterance: str, paths: Iterable[Alternative]) -> str:
 
 
 def ranked_paths(paths: Iterable[Alternative]) -> Iterator[dict[str, Any]]:
-    """JSON objects of the N best paths."""
+    """JSON objects of the N best paths; a cost is null where it is infinite, for which JSON has no number."""
     for rank, path in enumerate(paths, 1):
         costs = {"cost": path.cost, "acoustic_cost": path.acoustic_cost, "graph_cost": path.graph_cost}
-        yield {"rank": rank, **{name: round(cost, 4) for name, cost in costs.items()}, "words": path.text}
+        yield {
+            "rank": rank,
+            **{name: round(cost, 4) if math.isfinite(cost) else None for name, cost in costs.items()},
+            "words": path.text,
+        }
 
 
 def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ import contextlib
 import gzip
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from speech3.decode.graph import build_graph
 from speech3.errors import Speech3Error
 from speech3.frames.packed import open_packed
 from speech3.hmm.model import Hmm, context_free_tree, load_hmm
+from speech3.io import read_fst, write_fst
 from speech3.io.ark import ArkReader, read_int_ark, read_matrix, read_scp, write_ark
 from speech3.language.lexicon import Lexicon, Pronunciation
 
@@ -215,6 +216,16 @@ def test_pdf_counts_that_differ(mine: Path) -> None:
     refused(speech3(*options, cwd=mine), "graph/HCLG.fst: transition-ids up to", "but ali/final.mdl has 22")
     refused(speech3(*options[:3], cwd=mine), "ali.1.gz: s", "transition-id 2", "but ali/final.mdl has 22")
     assert not list(mine.glob("out*")) and not list(mine.glob(".out*"))
+
+
+def test_a_graph_with_negative_labels(mine: Path) -> None:
+    path = mine / "graph" / "HCLG.fst"
+    graph = read_fst(path)
+    arcs_A = graph.arcs_A.copy()
+    arcs_A["ilabel"][0] = -3
+    write_fst(replace(graph, arcs_A=arcs_A), path)
+    options = ("import", "ali", "out", "--graph", "graph")
+    refused(speech3(*options, cwd=mine), "graph/HCLG.fst: transition-ids below 0")
 
 
 def test_parts_that_are_missing_cut_or_doubled(mine: Path) -> None:
