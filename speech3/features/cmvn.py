@@ -75,7 +75,7 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
     if all(bool(silent_T.all()) for silent_T in silent):
         left_out = [torch.zeros_like(silent_T) for silent_T in silent]
     elif config.global_stats is not None and of_logs(config):
-        training_2G = _global_stats(config.global_stats, statics[0])
+        training_2G = training_stats(config.global_stats, statics[0].shape[1]).to(statics[0].device)
         left_out = [~near_sound(static_TF, silent_T, training_2G, config) for static_TF, silent_T in pairs]
     stats_2G = torch.stack([cmvn_stats(*each) for each in zip(statics, left_out, strict=True)]).sum(0)
     if training_2G is not None:
@@ -162,19 +162,20 @@ def apply_global_cmvn(
     stats: Sequence[Sequence[float]], feats_TF: Tensor, norm_vars: bool = False, silent_T: Tensor | None = None
 ) -> Tensor:
     """`apply_cmvn` with the statistics of a config (its ``global_stats``)."""
-    return apply_cmvn(_global_stats(stats, feats_TF), feats_TF, norm_vars=norm_vars, silent_T=silent_T)
+    stats_2G = training_stats(stats, feats_TF.shape[1]).to(feats_TF.device)
+    return apply_cmvn(stats_2G, feats_TF, norm_vars=norm_vars, silent_T=silent_T)
 
 
-def _global_stats(stats: Sequence[Sequence[float]], feats_TF: Tensor) -> Tensor:
-    """The ``global_stats`` of a config, float64 (2, G), on the device of features that they fit."""
-    width = feats_TF.shape[1] + 1
+def training_stats(stats: Sequence[Sequence[float]], features: int) -> Tensor:
+    """The ``global_stats`` of a config, float64 (2, G), refused if they are not of so many features."""
+    width = features + 1
     if [len(row) for row in stats] != [width, width] or stats[0][-1] < 1:
-        found, count = " and ".join(str(len(row)) for row in stats), stats[0][-1] if stats[0] else 0
+        found, count = " and ".join(str(len(row)) for row in stats), stats[0][-1] if stats and stats[0] else 0
         raise MismatchError(
-            f"global_stats: {found} values over {count:g} frames do not fit features of {width - 1} values, which need"
+            f"global_stats: {found} values over {count:g} frames do not fit features of {features} values, which need"
             f" {width} and {width}; leave the key out to have the statistics computed"
         )
-    return torch.tensor(stats, dtype=torch.float64, device=feats_TF.device)
+    return torch.tensor(stats, dtype=torch.float64)
 
 
 def sliding_cmvn(

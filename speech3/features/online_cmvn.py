@@ -28,6 +28,7 @@ from speech3.features.cmvn import (
     of_logs,
     prior_like,
     sliding_windows,
+    training_stats,
     window_of,
     windows_cmvn,
 )
@@ -65,7 +66,7 @@ class OnlineCmvn:
         self._training_2G: Tensor | None = None
         self._levels: OnlineLevels | None = None
         if config.global_stats is not None and of_logs(config):
-            self._training_2G = torch.tensor(config.global_stats, dtype=torch.float64)
+            self._training_2G = training_stats(config.global_stats, len(config.global_stats[0]) - 1)
             self._levels = OnlineLevels(self._training_2G, config)
         self._prior_2G = self._prior_like(None)
         self._carried_2G: Tensor | None = None  # of earlier utterances
@@ -81,7 +82,10 @@ class OnlineCmvn:
         """Take the next frames, float32; return the normalised frames (T, F), none while the first ones wait.
 
         `silent_T`: which of them are digital silence; None: none.
+        Raises Speech3Error: the statistics of the training data are of other features.
         """
+        if self._levels and self._config.global_stats:
+            training_stats(self._config.global_stats, static_TF.shape[1])
         silent = [False] * len(static_TF) if silent_T is None else silent_T.tolist()
         levels = self._levels.accept(static_TF, silent) if self._levels else [(0.0, -math.inf)] * len(static_TF)
         heard = [

@@ -122,3 +122,10 @@ def test_a_quiet_microphone(count: int) -> None:
     online.finish()
     online.restart(speech=False)
     np.testing.assert_array_equal(run(online, loud_TF, 10), found)
+
+
+def test_statistics_of_other_features() -> None:
+    with pytest.raises(Speech3Error, match="global_stats: 4 and 4 values"):
+        online_cmvn(True, PRIOR).accept(torch.zeros(10, F + 1))
+    with pytest.raises(Speech3Error, match="global_stats: 4 and 3 values"):
+        online_cmvn(True, (PRIOR[0], PRIOR[1][:-1]))
