@@ -94,10 +94,9 @@ _PRESETS = {"model": "models", "training": "training", "features": "features", "
 
 
 def recipes(incomplete: str) -> list[str]:
-    from speech3.config import shipped
+    from speech3 import config
 
-    names = sorted(path.parent.name for path in shipped("recipes").glob("*/recipe.yaml"))
-    return [name for name in names if name.startswith(incomplete)]
+    return [name for name in config.recipes() if name.startswith(incomplete)]
 
 
 def stages(incomplete: str) -> list[str]:

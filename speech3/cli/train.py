@@ -59,13 +59,15 @@ def recipe(
     run the same command again to resume it. The last lines on standard output have the form `CORPUS SYSTEM WER 12.34
     [10.20, 14.60]`: the word error rate in per cent and its 95 % interval.
     """
-    from speech3.recipe import open_experiment, recipes, run_recipe
+    from speech3.config import recipes
 
     if corpus is None:
         print("recipes (run them with recipes/run.sh NAME in a checkout, with speech3 recipe NAME anywhere):")
         width = max(map(len, recipes()))
         print("\n".join(f"  {name:<{width}} {about}" for name, about in recipes().items()))
         return
+    from speech3.recipe import open_experiment, run_recipe  # imports PyTorch, which takes seconds
+
     changes = [*(overrides or []), *_as_overrides(overrides or [], jobs=jobs, lang=lang)]
     experiment = open_experiment(corpus, out, source, changes, shlex.join(["speech3", *sys.argv[1:]]))
     run_recipe(experiment, from_stage, to_stage, dry_run=dry_run)

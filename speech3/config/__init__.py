@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         parse as parse,
         presets as presets,
         read_yaml as read_yaml,
+        recipes as recipes,
         refuse_unused as refuse_unused,
         shipped as shipped,
         training_overrides as training_overrides,

@@ -46,6 +46,12 @@ def presets(kind: str) -> list[str]:
     return sorted(path.stem for path in (shipped("conf") / kind).glob("*.yaml"))
 
 
+def recipes() -> dict[str, str]:
+    """The recipes that are shipped with speech3: name and description, which is the first line of the file."""
+    paths = sorted(shipped("recipes").glob("*/recipe.yaml"))
+    return {path.parent.name: path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for path in paths}
+
+
 def read_yaml(path: Path | str) -> dict[str, Any]:
     """Read a YAML mapping; errors name the file."""
     try:

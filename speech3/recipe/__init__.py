@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from speech3.recipe.aligner import Aligner as Aligner, read_for as read_for
     from speech3.recipe.aligner_files import FORMATS as FORMATS
     from speech3.recipe.aligner_output import AlignRequest as AlignRequest, align_source as align_source
-    from speech3.recipe.experiment import open_experiment as open_experiment, recipes as recipes
+    from speech3.recipe.experiment import open_experiment as open_experiment
     from speech3.recipe.plan import run_recipe as run_recipe
 else:
     __getattr__ = door(__file__)

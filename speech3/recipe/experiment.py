@@ -39,6 +39,7 @@ from speech3.config import (
     load_preset,
     parse,
     read_yaml,
+    recipes,
     refuse_unused,
     shipped,
 )
@@ -467,12 +468,6 @@ class Experiment:
                 name, rate = self.feature_preset(system), {"sample_frequency": rate_hz, "resample": True}
                 found[name] = presets[name].model_copy(update=rate)
         return found
-
-
-def recipes() -> dict[str, str]:
-    """The recipes that are shipped with speech3: name and description, which is the first line of the file."""
-    paths = sorted(shipped("recipes").glob("*/recipe.yaml"))
-    return {path.parent.name: path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for path in paths}
 
 
 def open_experiment(name: str, out: Path | None, source: Path | None, overrides: list[str], command: str) -> Experiment:

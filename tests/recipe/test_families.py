@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from speech3.config import LstmConfig, ModelConfig, load_preset, presets
+from speech3.config import LstmConfig, ModelConfig, load_preset, presets, recipes
 from speech3.config.models import TIME_DELAY
 from speech3.models.info import model_info
-from speech3.recipe.experiment import MAKES_ITS_OWN, open_experiment, recipes
+from speech3.recipe.experiment import MAKES_ITS_OWN, open_experiment
 from speech3.recipe.plan import planned_steps
 from speech3.recipe.steps import make_plan
 from speech3.runtime.files import read_json
