@@ -173,10 +173,10 @@ def find_alignment(
     hmm, clock, config = recognizer.hmm, recognizer.clock, recognizer.features
     check_vocabulary(texts, hmm.lexicon.by_word)  # before hours of audio are read
     feats, skipped = features_for(recognizer, data, jobs, out, most_bad=1.0 if tolerant else MOST_BAD)
-    durations = lengths_s(data.subset(feats))
+    durations = lengths_s(data.subset(feats)) if feats else {}
     # Which utterances to align, and with which words.
     transcripts = usable_transcripts(texts, hmm.lexicon, feats)
-    transcripts.bad.update(skipped)
+    transcripts.bad.update({key: reason.removeprefix(f"{key}: ") for key, reason in skipped.items()})
     for utterance in silent_in(out / "feats") if tolerant else ():
         transcripts.words.pop(utterance, None)
         transcripts.bad[utterance] = "is digital silence from end to end"

@@ -302,6 +302,16 @@ def test_mistakes_are_named_and_nothing_is_replaced(
     assert "cannot be written" in refused(folder, tmp_path / "file", "--graphemes")
 
 
+def test_where_no_recording_can_be_read_the_reason_is_the_error(tmp_path: Path, speech3: Run) -> None:
+    samples = np.full(16000, 0.1)
+    samples[100] = np.nan
+    soundfile.write(tmp_path / "one.wav", samples, 16000, subtype="FLOAT")
+    process = speech3("align", tmp_path / "one.wav", tmp_path / "out", "--text", "two")
+    assert process.returncode == 1 and "Traceback" not in process.stderr
+    assert process.stderr.count("one.wav: contains values that are not finite numbers") == 1, process.stderr
+    assert "\n  one: /" in process.stderr and "no utterances" not in process.stderr
+
+
 def test_a_quarter_of_the_utterances_may_be_unusable_for_training(tmp_path: Path, speech3: Run) -> None:
     for number in range(8):
         soundfile.write(tmp_path / f"r{number}.wav", whistled(["ab", "cab"], number)[0], RATE_HZ)
