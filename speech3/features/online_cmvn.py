@@ -35,6 +35,7 @@ from speech3.features.cmvn import (
 from speech3.features.sound import (
     FRAMES_AFTER,
     FRAMES_BEFORE,
+    LASTING_FRAMES,
     LEAST,
     OnlineLevels,
     level_features,
@@ -74,9 +75,12 @@ class OnlineCmvn:
         self._waiting: list[_Heard] = []
         self._background_known = False
         self._frames_since_sound = 0
-        self._loudest = math.inf  # level of what was counted
-        self._before_rise = math.inf  # the same, without the last `_RISE_FRAMES`
+        self._loudest: list[float] = []  # the highest levels; the first is that of the loudest sound that lasted
+        self._before_rise = math.inf  # the highest level of all, without the last `_RISE_FRAMES`
+        self._brief = False  # whether the first sound may have been a click: then the next begins anew
         self._latest: deque[float] = deque(maxlen=_RISE_FRAMES)
+        # What was known before a rise, while the frames after it wait.
+        self._until_rise: tuple[Tensor | None, Tensor | None, list[float]] | None = None
 
     def accept(self, static_TF: Tensor, silent_T: Tensor | None = None) -> Tensor:
         """Take the next frames, float32; return the normalised frames (T, F), none while the first ones wait.
@@ -100,7 +104,9 @@ class OnlineCmvn:
             elif counted := self._counted(heard[t:]):
                 out.append(self._normalised(heard[t : t + len(counted)], torch.tensor(counted)))
                 t += len(counted)
-            else:  # what was heard before, perhaps a door, was not the speaker
+            else:  # what was heard before was not the speaker, unless this is a click
+                if not self._brief:
+                    self._until_rise = self._carried_2G, self._present_2G, self._loudest
                 self._carried_2G = self._present_2G = None
         return torch.cat(out)
 
@@ -110,6 +116,9 @@ class OnlineCmvn:
 
     def restart(self, *, speech: bool) -> None:
         """Begin the next utterance; `speech`: whether the frames since the previous call were speech."""
+        until_rise = self._until_rise
+        if until_rise is not None:
+            self._carried_2G, self._present_2G, _ = until_rise
         known = self._training_2G is not None or self._carried_2G is not None
         if self._present_2G is not None and self._present_2G[0, -1] and (speech or not known):
             total_2G = self._present_2G if self._carried_2G is None else self._carried_2G + self._present_2G
@@ -117,6 +126,8 @@ class OnlineCmvn:
         if self._carried_2G is None:
             self._prior_2G = self._prior_like(None)
         self._present_2G = None
+        if until_rise is not None:
+            self._until_rise, self._carried_2G = (self._carried_2G, None, until_rise[2]), None
 
     @property
     def _begun(self) -> bool:
@@ -187,29 +198,40 @@ class OnlineCmvn:
         """Normalise the frames that wait by their sound; later ones are normalised as they come."""
         heard, self._waiting = self._waiting, []
         static_TF, silent_T = _stacked(heard)
+        levels = [each.level for each in heard if not each.silent] or [-math.inf]
+        if self._until_rise is not None and _highest(levels)[0] <= self._before_rise:
+            (self._carried_2G, self._present_2G, loudest), self._until_rise = self._until_rise, None
+            self._loudest = _highest([*loudest, *levels])
+            return self._normalised(heard, torch.tensor(self._counted(heard, known=True)))
+        self._until_rise = None
         self._frames_since_sound = 0  # frames before the first sound count
-        self._loudest = self._before_rise = max(each.level for each in heard)
+        self._loudest, self._before_rise = _highest(levels), max(levels)
         self._latest.clear()
-        any_sound = any(each.is_sound(self._loudest) for each in heard)
-        counted_T = torch.tensor(self._counted(heard)) if any_sound else ~silent_T
+        sound = sum(each.is_sound(self._loudest[0]) for each in heard)
+        counted_T = torch.tensor(self._counted(heard, known=True)) if sound else ~silent_T
+        self._brief = 0 < sound < LASTING_FRAMES
         self._present_2G = cmvn_stats(static_TF, ~counted_T)
         self._prior_2G = self._prior_like(self._present_2G)
         return apply_cmvn(self._before(static_TF), static_TF, self._config.norm_vars, silent_T)
 
-    def _counted(self, heard: list["_Heard"]) -> list[bool]:
-        """Whether each of these frames counts, up to one that is much louder than all that did.
+    def _counted(self, heard: list["_Heard"], known: bool = False) -> list[bool]:
+        """Whether each of these frames counts, up to one with which all begins anew, unless their levels are `known`.
 
-        Sound counts, and `FRAMES_AFTER` frames after it, but no digital silence.
+        Sound counts, and `FRAMES_AFTER` frames after it, but no digital silence. All begins anew with sound that is
+        much louder than all before it, and with the next after a brief first one.
         """
         counted: list[bool] = []
         for each in heard:
-            if each.level > self._before_rise + _JUMP:
-                break
-            if len(self._latest) == _RISE_FRAMES:
-                self._before_rise = max(self._before_rise, self._latest[0])
-            self._latest.append(each.level)
-            self._loudest = max(self._loudest, each.level)
-            self._frames_since_sound = 0 if each.is_sound(self._loudest) else self._frames_since_sound + 1
+            if not known:
+                next_sound = self._frames_since_sound > FRAMES_AFTER and each.is_sound(self._loudest[0])
+                if each.level > self._before_rise + _JUMP or (self._brief and next_sound):
+                    break
+                if len(self._latest) == _RISE_FRAMES:
+                    self._before_rise = max(self._before_rise, self._latest[0])
+                self._latest.append(each.level)
+                if not each.silent:  # it has the level of the sound before it
+                    self._loudest = _highest([*self._loudest, each.level])
+            self._frames_since_sound = 0 if each.is_sound(self._loudest[0]) else self._frames_since_sound + 1
             counted.append(self._frames_since_sound <= FRAMES_AFTER and not each.silent)
         return counted
 
@@ -258,6 +280,11 @@ class _Heard:
     def is_sound(self, loudest: float) -> bool:
         is_louder = self.background == -math.inf or self.level > sound_level(self.background, loudest)
         return is_louder and not self.silent
+
+
+def _highest(levels: list[float]) -> list[float]:
+    """The highest `LASTING_FRAMES` levels, rising: all have lasted as long as the first."""
+    return sorted(levels)[-LASTING_FRAMES:]
 
 
 def _stacked(heard: list[_Heard]) -> tuple[Tensor, Tensor]:

@@ -64,9 +64,10 @@ def test_utterances_of_a_speaker() -> None:
     torch.testing.assert_close(found[1], alone[1], atol=0.1, rtol=0)
 
 
-def streamed(feats_TF: torch.Tensor, size: int) -> torch.Tensor:
+def streamed(feats_TF: torch.Tensor, size: int, silent_T: torch.Tensor | None = None) -> torch.Tensor:
     online = OnlineCmvn(RECOGNISES)
-    out = [online.accept(piece_TF) for piece_TF in feats_TF.split(size)]
+    silent_T = nothing_silent(feats_TF) if silent_T is None else silent_T
+    out = [online.accept(*piece) for piece in zip(feats_TF.split(size), silent_T.split(size), strict=True)]
     waited_TF = online.finish()
     return torch.cat(out if waited_TF is None else [*out, waited_TF])
 
@@ -114,6 +115,46 @@ def test_what_was_taken_for_speech_and_was_not() -> None:
     torch.testing.assert_close(found_TF[20:], alone_TF[20:], atol=0.7, rtol=0)
     for size in (1, 7, 1000):
         torch.testing.assert_close(streamed(feats_TF, size)[-200:], streamed(feats_TF, 10)[-200:], atol=1e-5, rtol=0)
+
+
+CLICK = frames(12, 14.0, 6, 0.0)
+
+
+@pytest.mark.parametrize("where", ["before", "inside", "after"])
+def test_a_click_much_louder_than_speech_does_not_make_it_background(where: str) -> None:
+    speech, after = [SPEECH], [AFTER]
+    if where == "inside":
+        speech = [SPEECH[:40], CLICK, SPEECH[40:]]
+    elif where == "after":
+        after = [AFTER[:80], CLICK, AFTER[80:]]
+    before = [BEFORE, CLICK, BEFORE[:100]] if where == "before" else [BEFORE]
+    feats_TF = torch.cat([*before, *speech, *after])
+    near_T = near_sound(feats_TF, nothing_silent(feats_TF), torch.tensor(STATS), RECOGNISES)
+    begin = sum(map(len, before))
+    assert near_T[begin : begin + sum(map(len, speech))].all()
+
+
+@pytest.mark.parametrize("muted", [False, True])
+def test_speech_counts_in_a_stream_that_began_with_a_click(muted: bool) -> None:
+    talk_TF = torch.cat([frames(90, 0.0, seed) for seed in range(20, 28)])
+    feats_TF = torch.cat([BEFORE, CLICK, BEFORE[:300], talk_TF])
+    alone_TF = streamed(torch.cat([BEFORE, talk_TF]), 10)
+    silent_T, end = nothing_silent(feats_TF), len(feats_TF) - len(talk_TF)
+    silent_T[end - 280 : end - 20] = muted
+    found_TF = streamed(feats_TF, 10, silent_T=silent_T)
+    torch.testing.assert_close(found_TF[-90:], alone_TF[-90:], atol=0.1, rtol=0)
+
+
+def test_a_click_does_not_make_a_stream_forget_the_speaker() -> None:
+    """Long quiet speech, a click, then one loud sound: it is normalised by all of them, not by the second after it."""
+    talk_TF = torch.cat([frames(90, 0.0, seed) for seed in range(20, 28)])
+    feats_TF, alone_TF = torch.cat([talk_TF, CLICK, SPEECH]), streamed(torch.cat([talk_TF, SPEECH]), 10)
+    found_TF = streamed(feats_TF, 10)
+    assert len(found_TF) == len(feats_TF)
+    torch.testing.assert_close(found_TF[: len(talk_TF)], alone_TF[: len(talk_TF)], atol=1e-5, rtol=0)
+    torch.testing.assert_close(found_TF[-len(SPEECH) :], alone_TF[-len(SPEECH) :], atol=0.8, rtol=0)
+    for size in (1, 7, 1000):
+        torch.testing.assert_close(streamed(feats_TF, size), found_TF, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("kind", "bins"), [("fbank", 23), ("mfcc", 23)])
