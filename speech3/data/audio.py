@@ -48,6 +48,9 @@ _EXAMINED = {"WAV", "WAVEX", "RF64", "W64", "AIFF", "CAF", "AU", "NIST", "FLAC",
 _UNKNOWN_LENGTH = 1 << 40  # libsndfile returns this or more if the header has no length
 _HEARD_AT_ONCE_S = 10.0
 _SILENCE = 2.0**-16  # half a step of 16 bits
+# From the lowest to the highest sample. With a quarter of it, rounding makes peaks of whole recordings look cut off;
+# digits of 40 steps, rounded to 16 bits, had 26 % errors, for 7 as loud as they were recorded.
+_QUIET = 2.0**-9  # 64 steps
 CLIPPED = 0.005  # share of the samples that are cut off; less is hardly heard
 _MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; a lost frame makes a difference of 529 or more
 
@@ -255,9 +258,17 @@ def is_silent(wave_S: np.ndarray) -> bool:
     return bool(len(wave_S)) and float(np.ptp(wave_S)) < _SILENCE
 
 
+def is_quiet(wave_S: np.ndarray) -> bool:
+    """Whether all samples are within so few steps of 16 bits that rounding is heard."""
+    return bool(len(wave_S)) and float(np.ptp(wave_S)) < _QUIET
+
+
 def clipped_share(wave_S: np.ndarray) -> float:
-    """The fraction of samples that are cut off: three or more in a row, equal, at the largest or smallest value."""
-    if len(wave_S) < 3 or is_silent(wave_S):
+    """The fraction of samples that are cut off: three or more in a row, equal, at the largest or smallest value.
+
+    None are in a quiet recording, where that may be rounding.
+    """
+    if len(wave_S) < 3 or is_quiet(wave_S):
         return 0.0
     step = 2 * _SILENCE
     at_S = (wave_S >= wave_S.max() - step).astype(np.int8) - (wave_S <= wave_S.min() + step).astype(np.int8)

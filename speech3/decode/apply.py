@@ -279,7 +279,9 @@ def _transcribed(recognizer: TrainedModel, using: TrainedModel, path: Path, name
     if about.channels > 1 and (why := audio.channel_mix(path).why):
         say(f"{name}: has {about.channels} channels: {why}")
     if about.duration_s <= LONG_S:
-        found = _recognised(using, name, *_whole(recognizer, path), wanted)
+        wave_S, rate_hz = _whole(recognizer, path)
+        _say_quiet(name, wave_S)
+        found = _recognised(using, name, wave_S, rate_hz, wanted)
     else:
         blocks = audio.read_blocks(path, _BLOCK_S)
         parts, rate_hz = _parts(recognizer, blocks, about.sample_rate_hz)
@@ -292,6 +294,15 @@ def _transcribed(recognizer: TrainedModel, using: TrainedModel, path: Path, name
 def _say_clipped(name: str, wave_S: np.ndarray) -> None:
     if (share := audio.clipped_share(wave_S)) > audio.CLIPPED:
         say(f"{name}: clipped ({share:.1%} of the samples are cut off); record at a lower level: expect more errors")
+
+
+def _say_quiet(name: str, wave_S: np.ndarray) -> None:
+    if audio.is_quiet(wave_S) and not audio.is_silent(wave_S):
+        steps = np.ptp(wave_S) * 2**15
+        say(
+            f"{name}: very quiet (its samples are within {steps:.0f} of the 65,536 steps of 16 bits);"
+            " record at a higher level: expect more errors"
+        )
 
 
 def _whole(recognizer: TrainedModel, path: Path) -> tuple[np.ndarray, int]:
@@ -389,6 +400,7 @@ def transcribe_samples(
     heard = ((cut.wave_S, rate_hz) for cut in parts)
     using = _of_speaker(recognizer, heard, speaker or "speaker", known if speaker else None)
     if len(parts) == 1 and parts[0].wave_S is wave_S:
+        _say_quiet(name, wave_S)
         found = _recognised(using, name, wave_S, rate_hz, wanted)
     else:
         found = _long(using, name, parts, rate_hz, wanted)
@@ -473,7 +485,7 @@ def _best_pairs(before: Sequence[Alternative], after: Sequence[Alternative], n: 
 def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int, wanted: Wanted) -> _Found:
     feats = {name: _features_of(recognizer, name, wave_S, rate_hz)}
     if audio.is_silent(wave_S):
-        say(f"{name}: is silent (all its samples are equal), so there are no words")
+        say(f"{name}: is silent (its samples differ by less than half a step of 16 bits), so there are no words")
         return _Found((), nbest=[Alternative((), 0.0, 0.0)] if recognizer.nbest else ())
     paths: Sequence[Alternative] = ()
     lattice: WordLattice | None = None

@@ -57,3 +57,19 @@ def test_clipped_and_narrow_recordings_are_said(
     said = " ".join(capsys.readouterr().err.split())
     assert "loud.wav: clipped" in said and "samples: clipped" in said
     assert f"half.wav: {RATE_HZ // 2} Hz" in said and "good.wav" not in said
+
+
+def test_a_quiet_recording_is_not_called_clipped(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rounded to a few steps of 16 bits, many samples in a row are equal to the largest."""
+    wave_S = whistled(*SAID["a-bb"][1])
+    quiet_S = np.round(4 * wave_S / np.abs(wave_S).max()) / 2**15
+    soundfile.write(tmp_path / "quiet.wav", quiet_S, RATE_HZ)
+    recognizer = Recognizer.load(model)
+    list(transcribe(recognizer, [tmp_path / "quiet.wav"]))
+    recognizer.transcribe(quiet_S, RATE_HZ)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "quiet.wav: very quiet" in said and "samples: very quiet" in said and "clipped" not in said
+    recognizer.transcribe(quiet_S / 20, RATE_HZ)  # not equal, but for 16 bits nothing is left
+    assert "less than half a step" in " ".join(capsys.readouterr().err.split())
