@@ -176,6 +176,8 @@ class OnlineCmvn:
         if not ended and self._levels and (steady := self._steady_level()) is not None:
             self._levels.forget_background()  # a fan, or another microphone: this is the background from now on
             self._waiting = [replace(heard, background=steady) for heard in self._waiting]
+            if self._until_rise is not None:
+                return torch.cat([before_TF, self._resume([])])
             return torch.cat([before_TF, self._of_background(len(self._waiting) - FRAMES_BEFORE)])
         return torch.cat([before_TF, self._begin()])
 
@@ -196,14 +198,11 @@ class OnlineCmvn:
 
     def _begin(self) -> Tensor:
         """Normalise the frames that wait by their sound; later ones are normalised as they come."""
-        heard, self._waiting = self._waiting, []
-        static_TF, silent_T = _stacked(heard)
-        levels = [each.level for each in heard if not each.silent] or [-math.inf]
+        levels = [each.level for each in self._waiting if not each.silent] or [-math.inf]
         if self._until_rise is not None and _highest(levels)[0] <= self._before_rise:
-            (self._carried_2G, self._present_2G, loudest), self._until_rise = self._until_rise, None
-            self._loudest = _highest([*loudest, *levels])
-            return self._normalised(heard, torch.tensor(self._counted(heard, known=True)))
-        self._until_rise = None
+            return self._resume(levels)
+        heard, self._waiting, self._until_rise = self._waiting, [], None
+        static_TF, silent_T = _stacked(heard)
         self._frames_since_sound = 0  # frames before the first sound count
         self._loudest, self._before_rise = _highest(levels), max(levels)
         self._latest.clear()
@@ -214,6 +213,14 @@ class OnlineCmvn:
         self._prior_2G = self._prior_like(self._present_2G)
         return apply_cmvn(self._before(static_TF), static_TF, self._config.norm_vars, silent_T)
 
+    def _resume(self, levels: list[float]) -> Tensor:
+        """Normalise the frames that wait by what was known before them: they were no other speaker's."""
+        assert self._until_rise is not None
+        (self._carried_2G, self._present_2G, loudest), self._until_rise = self._until_rise, None
+        self._loudest = _highest([*loudest, *levels])
+        heard, self._waiting = self._waiting, []
+        return self._normalised(heard, torch.tensor(self._counted(heard, known=True)))
+
     def _counted(self, heard: list["_Heard"], known: bool = False) -> list[bool]:
         """Whether each of these frames counts, up to one with which all begins anew, unless their levels are `known`.
 
@@ -223,8 +230,8 @@ class OnlineCmvn:
         counted: list[bool] = []
         for each in heard:
             if not known:
-                next_sound = self._frames_since_sound > FRAMES_AFTER and each.is_sound(self._loudest[0])
-                if each.level > self._before_rise + _JUMP or (self._brief and next_sound):
+                is_next = self._brief and self._frames_since_sound > FRAMES_AFTER
+                if each.is_sound(self._loudest[0]) and (is_next or each.level > self._before_rise + _JUMP):
                     break
                 if len(self._latest) == _RISE_FRAMES:
                     self._before_rise = max(self._before_rise, self._latest[0])

@@ -106,6 +106,17 @@ def test_a_fan_is_switched_on() -> None:
     torch.testing.assert_close(spoken_TF, alone_TF, atol=0.7, rtol=0)
 
 
+def test_a_fan_does_not_make_the_speaker_forgotten() -> None:
+    talk_TF = torch.cat([frames(300, 0.0, 11), AFTER[:100]])
+    fan_TF = frames(300, 9.0, 7, 0.0)
+    feats_TF = torch.cat([talk_TF, fan_TF, SPEECH])
+    found_TF, alone_TF = (
+        streamed(feats_TF, 10)[-len(SPEECH) :],
+        streamed(torch.cat([talk_TF, SPEECH]), 10)[-len(SPEECH) :],
+    )
+    torch.testing.assert_close(found_TF, alone_TF, atol=0.7, rtol=0)  # a few frames of the fan count
+
+
 def test_what_was_taken_for_speech_and_was_not() -> None:
     """Noise whose level wanders counts as sound, until something much louder comes."""
     wandering_TF = frames(300, -6.0, 5, 0.4)
