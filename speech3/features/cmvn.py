@@ -78,8 +78,11 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
         training_2G = training_stats(config.global_stats, statics[0].shape[1]).to(statics[0].device)
         left_out = [~near_sound(static_TF, silent_T, training_2G, config) for static_TF, silent_T in pairs]
     stats_2G = torch.stack([cmvn_stats(*each) for each in zip(statics, left_out, strict=True)]).sum(0)
-    if training_2G is not None:
+    if training_2G is not None and stats_2G[0, -1]:
         stats_2G += prior_like(training_2G, stats_2G, config)
+    elif training_2G is not None:  # a room, and nobody speaks
+        stats_2G = torch.stack([cmvn_stats(*pair) for pair in pairs]).sum(0)
+        stats_2G = above_background(training_2G, stats_2G, config)
     return [apply_cmvn(stats_2G, static_TF, norm_vars=variances, silent_T=silent_T) for static_TF, silent_T in pairs]
 
 
@@ -104,6 +107,16 @@ def prior_like(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Te
     prior_2G = torch.zeros_like(training_2G)
     prior_2G[0, :-1], prior_2G[1, :-1], prior_2G[0, -1] = moved_F, variance_F + moved_F.square(), 1.0
     return prior_2G * PRIOR_FRAMES
+
+
+def above_background(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Tensor:
+    """The statistics of the training data, so loud that what `own_2G` are of is where its background would be."""
+    (mean_F, variance_F), (own_F, _), level = moments(training_2G), moments(own_2G), level_features(config)
+    mean_F = mean_F.clone()
+    mean_F[level] += (own_F - mean_F)[level].mean() + SILENCE_DEVIATIONS * variance_F[level].sqrt().mean()
+    return torch.stack(
+        [torch.cat([mean_F, mean_F.new_ones(1)]), torch.cat([variance_F + mean_F**2, mean_F.new_zeros(1)])]
+    )
 
 
 def cmvn_stats(feats_TF: Tensor, silent_T: Tensor | None = None) -> Tensor:

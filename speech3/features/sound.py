@@ -23,6 +23,7 @@ FRAMES_BEFORE, FRAMES_AFTER = 20, 30  # around sound, which count, too
 # the dev sets of digits and fsdd (0.25 to 0.5, and 0 to 0.5). With at least 0.5, noisy utterances without a pause were
 # taken for background; with smaller shares, noise whose level wandered counted as sound.
 LEAST, _SHARE = 0.25, 0.5
+BACKGROUND_FRAMES = 100  # speech is not equally loud for so long
 _SMOOTHED = 10
 # How long a level has to last to be that of the loudest sound. With 1 frame a slammed door of 0.1 s made speech that is
 # 25 dB quieter count as background: a DNN of digits (dev, two seconds of a room before) had 28 substitutions in 129
@@ -43,8 +44,9 @@ def sound_level(background: float, loudest: float) -> float:
 
 
 def near_sound(static_TF: Tensor, silent_T: Tensor, training_2G: Tensor, config: FeatureConfig) -> Tensor:
-    """Which frames of a recording are sound, or near it, and not digital silence, bool (T,); all, if none is sound.
+    """Which frames of a recording are sound, or near it, and not digital silence, bool (T,).
 
+    Where nothing is sound, all frames are, if they are less than `BACKGROUND_FRAMES`, else none.
     `silent_T`: which are digital silence. `training_2G`: the statistics of the training data.
     """
     own_T = _own_levels(static_TF[~silent_T], training_2G, config)
@@ -57,7 +59,7 @@ def near_sound(static_TF: Tensor, silent_T: Tensor, training_2G: Tensor, config:
     sound_T = torch.zeros_like(silent_T)
     sound_T[~silent_T] = levels_T > sound_level(float(levels_T[_SMOOTHED - 1 :].min()), loudest)
     if not sound_T.any():
-        return ~silent_T
+        return ~silent_T if len(own_T) < BACKGROUND_FRAMES else sound_T
     around_T = torch.nn.functional.pad(sound_T.float(), (FRAMES_AFTER, FRAMES_BEFORE))
     return (around_T.unfold(0, FRAMES_AFTER + 1 + FRAMES_BEFORE, 1).amax(1) > 0) & ~silent_T
 

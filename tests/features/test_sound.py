@@ -43,8 +43,19 @@ def test_sound_and_a_little_around_it() -> None:
 def test_where_nothing_is_louder_all_counts_but_digital_silence() -> None:
     silent_T = nothing_silent(AFTER)
     silent_T[50:120] = True
-    assert torch.equal(near_sound(AFTER * 0 - 6.0, silent_T, torch.tensor(STATS), RECOGNISES), ~silent_T)
+    short = slice(0, 90)
+    assert torch.equal(near_sound(AFTER[short], silent_T[short], torch.tensor(STATS), RECOGNISES), ~silent_T[short])
     assert near_sound(SPEECH[:5], nothing_silent(SPEECH[:5]), torch.tensor(STATS), RECOGNISES).all()
+
+
+@pytest.mark.parametrize("loudness", [0.0, 4.0, -9.0])
+def test_a_room_in_which_nobody_speaks(loudness: float) -> None:
+    """It is where the background of speech is, as in streams; beside speech of the same speaker it does not count."""
+    (found_TF,) = normalise([AFTER + loudness], RECOGNISES)
+    assert float(found_TF.mean()) == pytest.approx(-SILENCE_DEVIATIONS, abs=0.05)
+    config = RECOGNISES.model_copy(update={"cmvn": "speaker"})
+    alone_TF, beside_TF = normalise([SPEECH], config)[0], normalise([SPEECH, AFTER + loudness], config)[0]
+    torch.testing.assert_close(beside_TF, alone_TF, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("rest", [AFTER, AFTER[:0]])
