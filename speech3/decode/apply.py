@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from speech3.config import FeatureConfig
 from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples, is_datadir, segment_name
 from speech3.decode.beam_search import NOT_NUMBERS
 from speech3.decode.lattice_directory import decode_one
@@ -42,7 +43,7 @@ from speech3.decode.trained_model import (
 )
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad, listed
-from speech3.features import extract, finish_features, silent_frames, silent_in, static_features
+from speech3.features import extract, finish_features, only_background, silent_frames, silent_in, static_features
 from speech3.hmm import Hmm, Projected, Segment, applied, phone_segments
 from speech3.io import ArkReader, write_ark
 from speech3.runtime import progress, say, write_text
@@ -486,7 +487,10 @@ def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz
     feats = {name: _features_of(recognizer, name, wave_S, rate_hz)}
     if audio.is_silent(wave_S):
         say(f"{name}: is silent (its samples differ by less than half a step of 16 bits), so there are no words")
-        return _Found((), nbest=[Alternative((), 0.0, 0.0)] if recognizer.nbest else ())
+        return _no_words(recognizer)
+    if _is_only_background(recognizer, wave_S, rate_hz):
+        say(f"{name}: nobody speaks in it: it is equally loud throughout, so there are no words")
+        return _no_words(recognizer)
     paths: Sequence[Alternative] = ()
     lattice: WordLattice | None = None
     if recognizer.nbest or wanted.lattices:
@@ -506,6 +510,24 @@ def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz
     return _Found(spelled, words, phones, paths, {name: lattice} if lattice else {})
 
 
+def _no_words(recognizer: TrainedModel) -> _Found:
+    return _Found((), nbest=[Alternative((), 0.0, 0.0)] if recognizer.nbest else ())
+
+
+def _is_only_background(recognizer: TrainedModel, wave_S: np.ndarray, rate_hz: int) -> bool:
+    if model := network_speakers(recognizer):
+        recognizer = model.recognizer
+    return only_background(*_static_of(recognizer.features, wave_S, rate_hz), recognizer.features)
+
+
+def _static_of(config: FeatureConfig, wave_S: np.ndarray, rate_hz: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The static features of a recording, float32 (T, F), T perhaps 0, and which frames are digital silence, (T,)."""
+    samples_S = torch.from_numpy(wave_S)
+    feats_1TF, frames_1 = static_features(samples_S[None], torch.tensor([len(wave_S)]), config, rate_hz)
+    static_TF = feats_1TF[0][: int(frames_1[0])]
+    return static_TF, silent_frames(samples_S, len(static_TF), config, rate_hz)
+
+
 def _refuse_given(recognizer: TrainedModel, name: str) -> None:
     if not recognizer.features.from_audio:
         raise MismatchError(
@@ -522,9 +544,7 @@ def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_h
             return adapted_TD
         return np.concatenate([_features_of(recognizer.without_adapted, name, wave_S, rate_hz), adapted_TD], 1)
     config = recognizer.features
-    samples_S = torch.from_numpy(wave_S)
-    feats_1TF, frames_1 = static_features(samples_S[None], torch.tensor([len(wave_S)]), config, rate_hz)
-    if not frames_1[0]:
+    static_TF, silent_T = _static_of(config, wave_S, rate_hz)
+    if not len(static_TF):
         raise DataError(f"{name}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
-    silent_T = silent_frames(samples_S, len(feats_1TF[0]), config, rate_hz)
-    return finish_features([feats_1TF[0]], config, [silent_T])[0].numpy()
+    return finish_features([static_TF], config, [silent_T])[0].numpy()

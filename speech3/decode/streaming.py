@@ -260,8 +260,8 @@ class Stream:
 
     @property
     def _heard(self) -> bool:
-        """Whether there was any sound in the current segment: digital silence has no words."""
-        return self._sound_end > self._segment.begin_s * self._model_hz
+        """Whether there was any sound in the current segment: neither silence nor a room has words."""
+        return self._cmvn.heard_sound and self._sound_end > self._segment.begin_s * self._model_hz
 
     def _read(self, scores_TP: np.ndarray) -> None:
         if len(scores_TP):

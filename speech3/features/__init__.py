@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from speech3.features.filterbank import mel_edges as mel_edges, mel_scale as mel_scale, mel_to_hertz as mel_to_hertz
     from speech3.features.online_cmvn import OnlineCmvn as OnlineCmvn
     from speech3.features.pitch import track_pitch as track_pitch, voicing_probability as voicing_probability
+    from speech3.features.sound import only_background as only_background
     from speech3.features.spectrum import frame_sizes as frame_sizes
 else:
     __getattr__ = door(__file__)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig
 from speech3.errors import MismatchError, SettingError
-from speech3.features.sound import level_features, moments, near_sound
+from speech3.features.sound import level_features, moments, near_sound, of_logs
 from speech3.features.spectrum import SAMPLE_SCALE, frame_sizes, mirror_edges
 
 # Kaldi's floor of 1e-20 scales the rounding errors of a constant feature (digital silence) up to thousands.
@@ -84,11 +84,6 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
         stats_2G = torch.stack([cmvn_stats(*pair) for pair in pairs]).sum(0)
         stats_2G = above_background(training_2G, stats_2G, config)
     return [apply_cmvn(stats_2G, static_TF, norm_vars=variances, silent_T=silent_T) for static_TF, silent_T in pairs]
-
-
-def of_logs(config: FeatureConfig) -> bool:
-    """Whether features are logs of energies; others have no prior: loud speech would drown out quiet speech."""
-    return config.kind != "fbank" or config.use_log_fbank
 
 
 def prior_like(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Tensor:

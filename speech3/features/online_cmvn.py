@@ -25,7 +25,6 @@ from speech3.features.cmvn import (
     apply_cmvn,
     apply_moments,
     cmvn_stats,
-    of_logs,
     prior_like,
     sliding_windows,
     training_stats,
@@ -40,6 +39,7 @@ from speech3.features.sound import (
     OnlineLevels,
     level_features,
     moments,
+    of_logs,
     sound_level,
 )
 
@@ -74,6 +74,8 @@ class OnlineCmvn:
         self._present_2G: Tensor | None = None  # of this one
         self._waiting: list[_Heard] = []
         self._background_known = False
+        self._heard_any = False
+        self._frames_since_any = 0  # since sound of any loudness
         self._frames_since_sound = 0
         self._loudest: list[float] = []  # the highest levels; the first is that of the loudest sound that lasted
         self._before_rise = math.inf  # the highest level of all, without the last `_RISE_FRAMES`
@@ -96,6 +98,9 @@ class OnlineCmvn:
             _Heard(static_F, is_silent, level, background)
             for static_F, is_silent, (level, background) in zip(static_TF, silent, levels, strict=True)
         ]
+        for each in heard:
+            self._frames_since_any = 0 if each.is_sound(-math.inf) else self._frames_since_any + 1
+        self._heard_any = self._heard_any or self._frames_since_any < len(heard)
         out, t = [static_TF[:0]], 0
         while t < len(heard):
             if not self._begun:
@@ -114,8 +119,14 @@ class OnlineCmvn:
         """Return the frames that still wait; None if there are none."""
         return self._ready(ended=True) if self._waiting else None
 
+    @property
+    def heard_sound(self) -> bool:
+        """Whether there may have been sound since the last `restart`, and not only background."""
+        return self._heard_any or not self._background_known
+
     def restart(self, *, speech: bool) -> None:
         """Begin the next utterance; `speech`: whether the frames since the previous call were speech."""
+        self._heard_any = self._frames_since_any < WAIT_FRAMES  # which may belong to the next
         until_rise = self._until_rise
         if until_rise is not None:
             self._carried_2G, self._present_2G, _ = until_rise
@@ -167,6 +178,7 @@ class OnlineCmvn:
             if ended and self._onset is None:
                 return self._begin()  # too short a recording for its background to be known
             self._background_known = True
+            self._heard_any = self._onset is not None
         onset = self._onset
         before = len(self._waiting) if onset is None else onset
         before -= 0 if onset is None and ended else FRAMES_BEFORE
