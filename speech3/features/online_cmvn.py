@@ -35,8 +35,9 @@ from speech3.features.sound import (
     FRAMES_AFTER,
     FRAMES_BEFORE,
     LASTING_FRAMES,
-    LEAST,
     OnlineLevels,
+    is_steady,
+    lasting_level,
     level_features,
     moments,
     of_logs,
@@ -48,6 +49,7 @@ WAIT_FRAMES = 100  # of 50, 100 and 150 the shortest wait with the fewest errors
 _LONGEST_WAIT_FRAMES = 2 * WAIT_FRAMES  # with digital silence among them
 _STEADY_FRAMES = WAIT_FRAMES - FRAMES_BEFORE - 10  # at the end of the wait, after the level has risen
 _RISE_FRAMES = 20
+_LOUDEST_MEMORY = 600  # frames: so long after loud sound, quieter speech counts again
 _JUMP = 0.75  # by which sound is louder than all before it that it cannot be the same speaker's, in standard deviations
 _MAX_SILENT_FRAMES = 1000  # that wait for a sliding window to be complete
 
@@ -77,10 +79,10 @@ class OnlineCmvn:
         self._heard_any = False
         self._frames_since_any = 0  # since sound of any loudness
         self._frames_since_sound = 0
-        self._loudest: list[float] = []  # the highest levels; the first is that of the loudest sound that lasted
-        self._before_rise = math.inf  # the highest level of all, without the last `_RISE_FRAMES`
+        self._recent: deque[float] = deque(maxlen=_LOUDEST_MEMORY)  # levels
+        self._loudest = -math.inf  # the highest of these that lasted
+        self._frames_since_begin = 0
         self._brief = False  # whether the first sound may have been a click: then the next begins anew
-        self._latest: deque[float] = deque(maxlen=_RISE_FRAMES)
         # What was known before a rise, while the frames after it wait.
         self._until_rise: tuple[Tensor | None, Tensor | None, list[float]] | None = None
 
@@ -93,27 +95,30 @@ class OnlineCmvn:
         if self._levels and self._config.global_stats:
             training_stats(self._config.global_stats, static_TF.shape[1])
         silent = [False] * len(static_TF) if silent_T is None else silent_T.tolist()
-        levels = self._levels.accept(static_TF, silent) if self._levels else [(0.0, -math.inf)] * len(static_TF)
-        heard = [
-            _Heard(static_F, is_silent, level, background)
-            for static_F, is_silent, (level, background) in zip(static_TF, silent, levels, strict=True)
-        ]
-        for each in heard:
-            self._frames_since_any = 0 if each.is_sound(-math.inf) else self._frames_since_any + 1
-        self._heard_any = self._heard_any or self._frames_since_any < len(heard)
-        out, t = [static_TF[:0]], 0
-        while t < len(heard):
-            if not self._begun:
-                out.append(self._wait(heard[t]))
-                t += 1
-            elif counted := self._counted(heard[t:]):
-                out.append(self._normalised(heard[t : t + len(counted)], torch.tensor(counted)))
-                t += len(counted)
-            else:  # what was heard before was not the speaker, unless this is a click
+        own = self._levels.own(static_TF) if self._levels else [0.0] * len(static_TF)
+        out, run, counted = [static_TF[:0]], list[_Heard](), list[bool]()
+        for static_F, is_silent, level in zip(static_TF, silent, own, strict=True):
+            heard = self._hear(static_F, is_silent, level)
+            if self._begun and not self._begins_anew(heard):
+                run.append(heard)
+                counted.append(self._counts(heard))
+                continue
+            if run:
+                out.append(self._normalised(run, torch.tensor(counted)))
+                run, counted = [], []
+            if self._begun:  # what was heard before was not the speaker, unless this is a click
                 if not self._brief:
-                    self._until_rise = self._carried_2G, self._present_2G, self._loudest
+                    self._until_rise = self._carried_2G, self._present_2G, list(self._recent)
                 self._carried_2G = self._present_2G = None
-        return torch.cat(out)
+            out.append(self._wait(heard))
+        return torch.cat([*out, self._normalised(run, torch.tensor(counted))] if run else out)
+
+    def _hear(self, static_F: Tensor, is_silent: bool, own: float) -> "_Heard":
+        level, background = self._levels.add(own, is_silent) if self._levels else (0.0, -math.inf)
+        heard = _Heard(static_F, is_silent, level, background)
+        self._frames_since_any = 0 if heard.is_sound(-math.inf) else self._frames_since_any + 1
+        self._heard_any = self._heard_any or self._frames_since_any == 0
+        return heard
 
     def finish(self) -> Tensor | None:
         """Return the frames that still wait; None if there are none."""
@@ -175,8 +180,8 @@ class OnlineCmvn:
                 return nothing_TF
             quietest = self._waiting[-1].background
             self._waiting = [replace(heard, background=quietest) for heard in self._waiting]
-            if ended and self._onset is None:
-                return self._begin()  # too short a recording for its background to be known
+            if self._onset is None and (ended or not self._is_steady(self._waiting)):
+                return self._begin()  # too short for the background to be known, or noise with weak speech
             self._background_known = True
             self._heard_any = self._onset is not None
         onset = self._onset
@@ -185,18 +190,19 @@ class OnlineCmvn:
         before_TF = self._of_background(before) if before > 0 else nothing_TF
         if onset is None or not (ended or self._is_enough()):
             return before_TF
-        if not ended and self._levels and (steady := self._steady_level()) is not None:
+        latest = [heard for heard in self._waiting if not heard.silent][-_STEADY_FRAMES:]
+        if not ended and self._levels and self._is_steady(latest):
             self._levels.forget_background()  # a fan, or another microphone: this is the background from now on
-            self._waiting = [replace(heard, background=steady) for heard in self._waiting]
+            quietest = min(heard.level for heard in latest)
+            self._waiting = [replace(heard, background=quietest) for heard in self._waiting]
             if self._until_rise is not None:
                 return torch.cat([before_TF, self._resume([])])
             return torch.cat([before_TF, self._of_background(len(self._waiting) - FRAMES_BEFORE)])
         return torch.cat([before_TF, self._begin()])
 
-    def _steady_level(self) -> float | None:
-        """The level of the latest frames that wait, if it does not change, as that of speech would."""
-        latest = [heard.level for heard in self._waiting if not heard.silent][-_STEADY_FRAMES:]
-        return min(latest) if max(latest) - min(latest) < LEAST else None
+    def _is_steady(self, heard: list["_Heard"]) -> bool:
+        known = [each.level for each in heard if each.background < math.inf]
+        return len(known) >= _STEADY_FRAMES and is_steady(torch.tensor(known))
 
     @property
     def _onset(self) -> int | None:
@@ -210,17 +216,18 @@ class OnlineCmvn:
 
     def _begin(self) -> Tensor:
         """Normalise the frames that wait by their sound; later ones are normalised as they come."""
-        levels = [each.level for each in self._waiting if not each.silent] or [-math.inf]
-        if self._until_rise is not None and _highest(levels)[0] <= self._before_rise:
+        levels = [each.level for each in self._waiting if not each.silent]
+        if self._until_rise is not None and lasting_level([-math.inf, *levels]) <= max(self._until_rise[2]):
             return self._resume(levels)
         heard, self._waiting, self._until_rise = self._waiting, [], None
         static_TF, silent_T = _stacked(heard)
-        self._frames_since_sound = 0  # frames before the first sound count
-        self._loudest, self._before_rise = _highest(levels), max(levels)
-        self._latest.clear()
-        sound = sum(each.is_sound(self._loudest[0]) for each in heard)
-        counted_T = torch.tensor(self._counted(heard, known=True)) if sound else ~silent_T
-        self._brief = 0 < sound < LASTING_FRAMES
+        self._frames_since_begin = self._frames_since_sound = 0  # frames before the first sound count
+        self._recent.clear()
+        self._recent.extend(levels)
+        self._loudest = lasting_level([-math.inf, *levels])
+        sound = sum(each.is_sound(self._loudest) for each in heard)
+        counted_T = torch.tensor([self._is_near(each) for each in heard]) if sound else ~silent_T
+        self._brief = self._levels is not None and 0 < sound < LASTING_FRAMES
         self._present_2G = cmvn_stats(static_TF, ~counted_T)
         self._prior_2G = self._prior_like(self._present_2G)
         return apply_cmvn(self._before(static_TF), static_TF, self._config.norm_vars, silent_T)
@@ -228,31 +235,34 @@ class OnlineCmvn:
     def _resume(self, levels: list[float]) -> Tensor:
         """Normalise the frames that wait by what was known before them: they were no other speaker's."""
         assert self._until_rise is not None
-        (self._carried_2G, self._present_2G, loudest), self._until_rise = self._until_rise, None
-        self._loudest = _highest([*loudest, *levels])
+        (self._carried_2G, self._present_2G, recent), self._until_rise = self._until_rise, None
+        self._recent.clear()
+        self._recent.extend([*recent, *levels])
+        self._loudest = lasting_level([-math.inf, *self._recent])
         heard, self._waiting = self._waiting, []
-        return self._normalised(heard, torch.tensor(self._counted(heard, known=True)))
+        return self._normalised(heard, torch.tensor([self._is_near(each) for each in heard]))
 
-    def _counted(self, heard: list["_Heard"], known: bool = False) -> list[bool]:
-        """Whether each of these frames counts, up to one with which all begins anew, unless their levels are `known`.
+    def _begins_anew(self, heard: "_Heard") -> bool:
+        """Whether this is sound much louder than all before it, or the next after a brief first one."""
+        if not heard.is_sound(self._loudest):
+            return False
+        rise = min(self._frames_since_begin, _RISE_FRAMES)
+        before = list(self._recent)[: len(self._recent) - rise]
+        is_next = self._brief and self._frames_since_sound > FRAMES_AFTER
+        return is_next or heard.level > max(before, default=math.inf) + _JUMP
 
-        Sound counts, and `FRAMES_AFTER` frames after it, but no digital silence. All begins anew with sound that is
-        much louder than all before it, and with the next after a brief first one.
-        """
-        counted: list[bool] = []
-        for each in heard:
-            if not known:
-                is_next = self._brief and self._frames_since_sound > FRAMES_AFTER
-                if each.is_sound(self._loudest[0]) and (is_next or each.level > self._before_rise + _JUMP):
-                    break
-                if len(self._latest) == _RISE_FRAMES:
-                    self._before_rise = max(self._before_rise, self._latest[0])
-                self._latest.append(each.level)
-                if not each.silent:  # it has the level of the sound before it
-                    self._loudest = _highest([*self._loudest, each.level])
-            self._frames_since_sound = 0 if each.is_sound(self._loudest[0]) else self._frames_since_sound + 1
-            counted.append(self._frames_since_sound <= FRAMES_AFTER and not each.silent)
-        return counted
+    def _counts(self, heard: "_Heard") -> bool:
+        """Whether this frame counts; from now on its level is known."""
+        self._frames_since_begin += 1
+        if not heard.silent:  # it has the level of the sound before it
+            self._recent.append(heard.level)
+            self._loudest = lasting_level(self._recent)
+        return self._is_near(heard)
+
+    def _is_near(self, heard: "_Heard") -> bool:
+        """Whether this is sound, or one of the `FRAMES_AFTER` frames after it, and no digital silence."""
+        self._frames_since_sound = 0 if heard.is_sound(self._loudest) else self._frames_since_sound + 1
+        return self._frames_since_sound <= FRAMES_AFTER and not heard.silent
 
     def _of_silence(self, static_TF: Tensor) -> Tensor:
         """Digital silence before all else: normalised by the prior, or zero."""
@@ -299,11 +309,6 @@ class _Heard:
     def is_sound(self, loudest: float) -> bool:
         is_louder = self.background == -math.inf or self.level > sound_level(self.background, loudest)
         return is_louder and not self.silent
-
-
-def _highest(levels: list[float]) -> list[float]:
-    """The highest `LASTING_FRAMES` levels, rising: all have lasted as long as the first."""
-    return sorted(levels)[-LASTING_FRAMES:]
 
 
 def _stacked(heard: list[_Heard]) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,8 @@ Axes: T frames, F features, 2 sums and sums of squares, G features and the frame
 
 import math
 from collections import deque
+from collections.abc import Iterable
+from heapq import nlargest
 
 import torch
 from torch import Tensor
@@ -24,6 +26,9 @@ FRAMES_BEFORE, FRAMES_AFTER = 20, 30  # around sound, which count, too
 # taken for background; with smaller shares, noise whose level wandered counted as sound.
 LEAST, _SHARE = 0.25, 0.5
 BACKGROUND_FRAMES = 100  # speech is not equally loud for so long
+# The standard deviation of steady levels. That of white and pink noise over 0.9 s is at most 0.034 (fsdd; 0.019 in
+# digits and minilibri), that of speech in white noise as loud as itself at least 0.037 (0.06).
+_STEADY = 0.035
 _SMOOTHED = 10
 # How long a level has to last to be that of the loudest sound. With 1 frame a slammed door of 0.1 s made speech that is
 # 25 dB quieter count as background: a DNN of digits (dev, two seconds of a room before) had 28 substitutions in 129
@@ -49,10 +54,20 @@ def sound_level(background: float, loudest: float) -> float:
     return background + max(LEAST, _SHARE * (loudest - background))
 
 
+def lasting_level(levels: Iterable[float]) -> float:
+    """The highest level that was reached for `LASTING_FRAMES`, or the lowest, if there are fewer."""
+    return nlargest(LASTING_FRAMES, levels)[-1]
+
+
+def is_steady(levels_T: Tensor) -> bool:
+    """Whether these levels are those of a background, and not of weak speech in noise."""
+    return float(levels_T.std(correction=0)) < _STEADY
+
+
 def near_sound(static_TF: Tensor, silent_T: Tensor, training_2G: Tensor, config: FeatureConfig) -> Tensor:
     """Which frames of a recording are sound, or near it, and not digital silence, bool (T,).
 
-    Where nothing is sound, all frames are, if they are less than `BACKGROUND_FRAMES`, else none.
+    None is where `BACKGROUND_FRAMES` and more are steady; all are where they are too few, or weak speech in noise.
     `silent_T`: which are digital silence. `training_2G`: the statistics of the training data.
     """
     own_T = _own_levels(static_TF[~silent_T], training_2G, config)
@@ -61,11 +76,13 @@ def near_sound(static_TF: Tensor, silent_T: Tensor, training_2G: Tensor, config:
     sums_T = torch.nn.functional.pad(own_T.cumsum(0), (_SMOOTHED, 0))
     ends_T = torch.arange(1, len(own_T) + 1, device=own_T.device)
     levels_T = (sums_T[_SMOOTHED:] - sums_T[:-_SMOOTHED]) / ends_T.clamp(max=_SMOOTHED)
-    loudest = float(levels_T.topk(min(LASTING_FRAMES, len(levels_T))).values[-1])
+    loudest = lasting_level(levels_T.tolist())
     sound_T = torch.zeros_like(silent_T)
     sound_T[~silent_T] = levels_T > sound_level(float(levels_T[_SMOOTHED - 1 :].min()), loudest)
+    if len(own_T) >= BACKGROUND_FRAMES and is_steady(levels_T[_SMOOTHED - 1 :]):
+        return torch.zeros_like(silent_T)
     if not sound_T.any():
-        return ~silent_T if len(own_T) < BACKGROUND_FRAMES else sound_T
+        return ~silent_T
     around_T = torch.nn.functional.pad(sound_T.float(), (FRAMES_AFTER, FRAMES_BEFORE))
     return (around_T.unfold(0, FRAMES_AFTER + 1 + FRAMES_BEFORE, 1).amax(1) > 0) & ~silent_T
 
@@ -73,6 +90,8 @@ def near_sound(static_TF: Tensor, silent_T: Tensor, training_2G: Tensor, config:
 def only_background(static_TF: Tensor, silent_T: Tensor, config: FeatureConfig) -> bool:
     """Whether a recording has no sound, as far as `config` has statistics of training data that tell."""
     if config.global_stats is None or not of_logs(config):
+        return False
+    if config.kind != "fbank" and config.use_energy:  # which may be that of a hum below all mel bins
         return False
     training_2G = torch.tensor(config.global_stats, dtype=torch.float64)
     return not near_sound(static_TF, silent_T, training_2G, config).any()
@@ -101,10 +120,13 @@ class OnlineLevels:
         self._frames = 0
         self._last = -math.inf, math.inf
 
-    def accept(self, static_TF: Tensor, silent: list[bool]) -> list[tuple[float, float]]:
-        """Return the level of each frame and that of the background so far; digital silence changes neither."""
-        own = _own_levels(static_TF, self._training_2G, self._config).tolist()
-        return [self._last if is_silent else self._add(level) for level, is_silent in zip(own, silent, strict=True)]
+    def own(self, static_TF: Tensor) -> list[float]:
+        """The levels of frames by themselves, for `add`."""
+        return _own_levels(static_TF, self._training_2G, self._config).tolist()
+
+    def add(self, own: float, is_silent: bool) -> tuple[float, float]:
+        """Return the level of the next frame and that of the background so far; digital silence changes neither."""
+        return self._last if is_silent else self._add(own)
 
     def forget_background(self) -> None:
         """From now on the background is the quietest of the frames to come."""

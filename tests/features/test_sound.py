@@ -8,7 +8,7 @@ from speech3.config import FeatureConfig
 from speech3.features.cmvn import SILENCE_DEVIATIONS, cmvn_stats, normalise
 from speech3.features.compute import static_features
 from speech3.features.online_cmvn import WAIT_FRAMES, OnlineCmvn
-from speech3.features.sound import FRAMES_AFTER, FRAMES_BEFORE, near_sound
+from speech3.features.sound import FRAMES_AFTER, FRAMES_BEFORE, near_sound, only_background
 
 F, RATE_HZ = 8, 16000
 CONFIG = FeatureConfig(num_mel_bins=F, cmvn="utterance", norm_vars=True)
@@ -192,3 +192,61 @@ def test_features_of_real_samples(kind: str, bins: int) -> None:
     stats = tuple(tuple(row) for row in cmvn_stats(statics_TF[180:320]).tolist())
     near_T = near_sound(statics_TF, nothing_silent(statics_TF), torch.tensor(stats), config)
     assert 180 <= int(near_T.nonzero()[0]) <= 205 and 280 <= int(near_T.nonzero()[-1]) <= 345
+
+
+def test_a_plug_is_connected_and_the_microphone_is_muted() -> None:
+    """So little sound that no background is known is followed by digital silence."""
+    for sound in (3, 9, 25):
+        feats_TF, silent_T = torch.cat([SPEECH[:sound], AFTER, SPEECH]), torch.zeros(sound + 390, dtype=torch.bool)
+        silent_T[sound : sound + 300] = True
+        found_TF = streamed(feats_TF, 10, silent_T=silent_T)
+        assert len(found_TF) == len(feats_TF) and found_TF.isfinite().all()
+
+
+def test_a_quieter_speaker_after_a_loud_one_counts_after_some_seconds() -> None:
+    loud_TF, quiet_TF = frames(600, 6.0, 12), torch.cat([frames(300, 0.0, seed) for seed in range(13, 18)])
+    online = OnlineCmvn(RECOGNISES)
+    for feats_TF in (BEFORE, loud_TF, AFTER, *quiet_TF.split(300)):
+        found_TF = online.accept(feats_TF)
+        online.restart(speech=feats_TF is not BEFORE and feats_TF is not AFTER)
+    assert float(found_TF.mean().abs()) < 0.7
+
+
+def test_weak_speech_in_noise_is_no_background() -> None:
+    """Its level hardly rises, but it is not as steady as noise."""
+    weak_TF = frames(300, -6.0, 19, 0.0) + 0.25 * (frames(300, 0.0, 20) + 0.5)
+    assert near_sound(weak_TF, nothing_silent(weak_TF), torch.tensor(STATS), RECOGNISES).any()
+    assert not only_background(weak_TF, nothing_silent(weak_TF), RECOGNISES)
+    assert only_background(AFTER, nothing_silent(AFTER), RECOGNISES)
+    cepstra = RECOGNISES.model_copy(update={"kind": "mfcc", "use_energy": True})  # a hum may be all of the energy
+    assert not only_background(AFTER, nothing_silent(AFTER), cepstra)
+    assert not only_background(AFTER, nothing_silent(AFTER), CONFIG)  # nothing is known of the training data
+
+
+def test_random_levels_silence_and_restarts() -> None:
+    """Every frame comes out once, finite, and the same for any pieces."""
+    random = np.random.default_rng(0)
+    for _ in range(30):
+        parts = [frames(int(random.integers(1, 250)), float(random.uniform(-9, 9)), int(random.integers(1e6)),
+                        float(random.choice([0.0, 0.3, 1.0]))) for _ in range(6)]  # fmt: skip
+        feats_TF = torch.cat(parts)
+        silent_T = torch.from_numpy(random.random(len(parts)) < 0.2).repeat_interleave(
+            torch.tensor(list(map(len, parts)))
+        )
+        ends = {int(random.integers(1, len(feats_TF))): bool(random.random() < 0.5) for _ in range(3)}
+        whole = [_with_restarts(feats_TF, silent_T, ends, size) for size in (1, 24, 1000)]
+        assert len(whole[0]) == len(feats_TF) and whole[0].isfinite().all()
+        for other in whole[1:]:
+            torch.testing.assert_close(other, whole[0], atol=1e-4, rtol=1e-4)
+
+
+def _with_restarts(feats_TF: torch.Tensor, silent_T: torch.Tensor, ends: dict[int, bool], size: int) -> torch.Tensor:
+    online, out, begin = OnlineCmvn(RECOGNISES), [], 0
+    for end in [*sorted(ends), len(feats_TF)]:
+        for piece in zip(feats_TF[begin:end].split(size), silent_T[begin:end].split(size), strict=True):
+            out.append(online.accept(*piece))
+        if end in ends:
+            online.restart(speech=ends[end])
+        begin = end
+    waited_TF = online.finish()
+    return torch.cat(out if waited_TF is None else [*out, waited_TF])
