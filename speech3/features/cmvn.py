@@ -23,7 +23,7 @@ from torch import Tensor
 
 from speech3.config import FeatureConfig
 from speech3.errors import MismatchError, SettingError
-from speech3.features.sound import level_features, moments, near_sound, of_logs
+from speech3.features.sound import level_features, moments, moments_at, near_sound, of_logs
 from speech3.features.spectrum import SAMPLE_SCALE, frame_sizes, mirror_edges
 
 # Kaldi's floor of 1e-20 scales the rounding errors of a constant feature (digital silence) up to thousands.
@@ -107,11 +107,9 @@ def prior_like(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Te
 def above_background(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Tensor:
     """The statistics of the training data, so loud that what `own_2G` are of is where its background would be."""
     (mean_F, variance_F), (own_F, _), level = moments(training_2G), moments(own_2G), level_features(config)
-    mean_F = mean_F.clone()
-    mean_F[level] += (own_F - mean_F)[level].mean() + SILENCE_DEVIATIONS * variance_F[level].sqrt().mean()
-    return torch.stack(
-        [torch.cat([mean_F, mean_F.new_ones(1)]), torch.cat([variance_F + mean_F**2, mean_F.new_zeros(1)])]
-    )
+    up = (own_F - mean_F)[level].mean() / variance_F[level].sqrt().mean() + SILENCE_DEVIATIONS
+    mean_1F, square_1F = moments_at(up[None], training_2G, config)
+    return torch.stack([torch.cat([mean_1F[0], up.new_ones(1)]), torch.cat([square_1F[0], up.new_zeros(1)])])
 
 
 def cmvn_stats(feats_TF: Tensor, silent_T: Tensor | None = None) -> Tensor:

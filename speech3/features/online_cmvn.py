@@ -38,8 +38,7 @@ from speech3.features.sound import (
     OnlineLevels,
     is_steady,
     lasting_level,
-    level_features,
-    moments,
+    moments_at,
     of_logs,
     sound_level,
 )
@@ -276,11 +275,8 @@ class OnlineCmvn:
         heard, self._waiting = self._waiting[:count], self._waiting[count:]
         assert self._training_2G is not None
         static_TF, silent_T = _stacked(heard)
-        mean_F, variance_F = moments(self._training_2G)
-        up_T = torch.tensor([each.background + SILENCE_DEVIATIONS for each in heard], dtype=torch.float64)
-        mean_TF, level = mean_F.repeat(len(heard), 1), level_features(self._config)
-        mean_TF[:, level] += up_T[:, None] * variance_F[level].sqrt().mean()
-        square_TF = variance_F + mean_TF.square()
+        level_T = torch.tensor([each.background + SILENCE_DEVIATIONS for each in heard], dtype=torch.float64)
+        mean_TF, square_TF = moments_at(level_T, self._training_2G, self._config)
         return apply_moments(static_TF, mean_TF, square_TF, self._config.norm_vars, silent_T)
 
     def _normalised(self, heard: list["_Heard"], counted_T: Tensor) -> Tensor:

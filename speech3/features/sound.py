@@ -103,6 +103,14 @@ def moments(stats_2G: Tensor) -> tuple[Tensor, Tensor]:
     return mean_F, (square_F - mean_F.square()).clamp(min=0.0)
 
 
+def moments_at(level_T: Tensor, training_2G: Tensor, config: FeatureConfig) -> tuple[Tensor, Tensor]:
+    """The mean and the mean square (T, F) of the training data, were they as loud as each of these levels."""
+    (mean_F, variance_F), features = moments(training_2G), level_features(config)
+    mean_TF = mean_F.repeat(len(level_T), 1)
+    mean_TF[:, features] += level_T[:, None] * variance_F[features].sqrt().mean()
+    return mean_TF, variance_F + mean_TF.square()
+
+
 def _own_levels(static_TF: Tensor, training_2G: Tensor, config: FeatureConfig) -> Tensor:
     """The level of each frame by itself, float64 (T,)."""
     mean_F, variance_F = moments(training_2G)
