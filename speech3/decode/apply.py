@@ -351,7 +351,7 @@ def _of_speaker(
             continue
         name = f"part {len(feats) + 1}"
         try:
-            feats[name] = _features_of(model.recognizer, name, wave_S, rate_hz)
+            feats[name], _ = _features_of(model.recognizer, name, wave_S, rate_hz)
         except Speech3Error:  # said again when it is recognised
             continue
     if not feats:
@@ -428,7 +428,8 @@ def features_of_samples(
     if not len(wave_S) or audio.is_silent(wave_S):
         raise SettingError("samples: are digital silence (all are equal); pass a recording with speech")
     wave_S, rate_hz = _at_its_rate(recognizer, wave_S, rate_hz)
-    return _features_of(recognizer, "samples", wave_S, rate_hz), (wave_S, rate_hz)
+    feats_TF, _ = _features_of(recognizer, "samples", wave_S, rate_hz)
+    return feats_TF, (wave_S, rate_hz)
 
 
 def _parts(recognizer: TrainedModel, blocks: Iterable[np.ndarray], rate_hz: int) -> tuple[Iterator[Cut], int]:
@@ -484,13 +485,14 @@ def _best_pairs(before: Sequence[Alternative], after: Sequence[Alternative], n: 
 
 
 def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int, wanted: Wanted) -> _Found:
-    feats = {name: _features_of(recognizer, name, wave_S, rate_hz)}
+    feats_TF, is_background = _features_of(recognizer, name, wave_S, rate_hz)
     if audio.is_silent(wave_S):
         say(f"{name}: is silent (its samples differ by less than half a step of 16 bits), so there are no words")
         return _no_words(recognizer)
-    if _is_only_background(recognizer, wave_S, rate_hz):
+    if is_background:
         say(f"{name}: nobody speaks in it: it is equally loud throughout, so there are no words")
         return _no_words(recognizer)
+    feats = {name: feats_TF}
     paths: Sequence[Alternative] = ()
     lattice: WordLattice | None = None
     if recognizer.nbest or wanted.lattices:
@@ -514,12 +516,6 @@ def _no_words(recognizer: TrainedModel) -> _Found:
     return _Found((), nbest=[Alternative((), 0.0, 0.0)] if recognizer.nbest else ())
 
 
-def _is_only_background(recognizer: TrainedModel, wave_S: np.ndarray, rate_hz: int) -> bool:
-    if model := network_speakers(recognizer):
-        recognizer = model.recognizer
-    return only_background(*_static_of(recognizer.features, wave_S, rate_hz), recognizer.features)
-
-
 def _static_of(config: FeatureConfig, wave_S: np.ndarray, rate_hz: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The static features of a recording, float32 (T, F), T perhaps 0, and which frames are digital silence, (T,)."""
     samples_S = torch.from_numpy(wave_S)
@@ -536,15 +532,19 @@ def _refuse_given(recognizer: TrainedModel, name: str) -> None:
         )
 
 
-def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int) -> np.ndarray:
+def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, bool]:
+    """The features (T, F) of a recording, and whether it is only background."""
     if model := network_speakers(recognizer):
-        unadapted_TD = model.projection(_features_of(model.recognizer, name, wave_S, rate_hz))
+        feats_TF, is_background = _features_of(model.recognizer, name, wave_S, rate_hz)
+        unadapted_TD = model.projection(feats_TF)
         adapted_TD = unadapted_TD if recognizer.transform is None else applied(recognizer.transform, unadapted_TD)
         if recognizer.features.kind == "given":
-            return adapted_TD
-        return np.concatenate([_features_of(recognizer.without_adapted, name, wave_S, rate_hz), adapted_TD], 1)
+            return adapted_TD, is_background
+        beside_TF, _ = _features_of(recognizer.without_adapted, name, wave_S, rate_hz)
+        return np.concatenate([beside_TF, adapted_TD], 1), is_background
     config = recognizer.features
     static_TF, silent_T = _static_of(config, wave_S, rate_hz)
     if not len(static_TF):
         raise DataError(f"{name}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
-    return finish_features([static_TF], config, [silent_T])[0].numpy()
+    feats_TF = finish_features([static_TF], config, [silent_T])[0].numpy()
+    return feats_TF, only_background(static_TF, silent_T, config)

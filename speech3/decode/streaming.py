@@ -7,7 +7,7 @@ Memory is bounded by the length of a segment (`Pauses.longest_s`). A model that 
 stream for one speaker: each segment is recognised with the transform that the words of the segments before it give.
 
 The words of a segment are those that offline decoding of the same features finds. Offline features are the same unless
-the model normalises by utterance or speaker (`speech3.features.cmvn`) or has pitch features.
+the model normalises by utterance or speaker (`speech3.features.normalisation`) or has pitch features.
 
 Axes: S samples, T frames or outputs, W context window, F feature bins, P pdfs.
 """

@@ -1,19 +1,13 @@
-"""Cepstral mean and variance normalisation (Kaldi transform/cmvn.cc, feat/feature-functions.cc, online-feature.cc).
+"""Statistics of features and normalisation by them, and by a sliding window (Kaldi transform/cmvn.cc, and
+feat/feature-functions.cc and online-feature.cc).
 
-Unlike in Kaldi, frames of digital silence (muted, edited or padded stretches) do not count. Log energies of zeros are
-at -15.9, ten standard deviations below speech: 100 ms of them would change the features of a whole utterance. Their own
-features are limited to `SILENCE_DEVIATIONS` standard deviations from the mean, where the background of a recording is.
+Unlike in Kaldi, features of digital silence (muted, edited or padded stretches) are limited to `SILENCE_DEVIATIONS`
+standard deviations from the mean, where the background of a recording is: log energies of zeros are at -15.9, ten
+standard deviations below speech.
 
-Unlike in Kaldi, too, the training data (``global_stats``, where a model has them) count as `PRIOR_FRAMES` more frames
-of each utterance or speaker, at its level: without them the mean and the variance of one short word would be mostly
-those of its sounds.
+Which frames the statistics are of: `speech3.features.normalisation`.
 
-And of what such a model recognises, only sound and the frames around it count (`speech3.features.sound`).
-
-For recordings in progress: `speech3.features.online_cmvn`.
-
-Axes: S samples, T frames, F features, 2 sums and sums of squares, G features and the frame count, C frames that count,
-P samples of a part of a frame, B samples of a block.
+Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count, C frames that count.
 """
 
 from collections.abc import Sequence
@@ -22,9 +16,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
-from speech3.errors import MismatchError, SettingError
-from speech3.features.sound import level_features, moments, moments_at, near_sound, of_logs
-from speech3.features.spectrum import SAMPLE_SCALE, frame_sizes, mirror_edges
+from speech3.errors import MismatchError
 
 # Kaldi's floor of 1e-20 scales the rounding errors of a constant feature (digital silence) up to thousands.
 # With this floor the standard deviation is at least 1e-5, the size of the rounding errors themselves.
@@ -34,82 +26,8 @@ VARIANCE_FLOOR = 1e-10
 # 1.25 (as without zeros), 7.9 with 1.5 and 16.8 with 2.5: it took what is quieter than any background for words.
 SILENCE_DEVIATIONS = 1.25
 _CHUNK = 8192  # frames: running sums over hours would lose the digits that the variance of a window needs
-# Zeros, any other constant, or zeros and ones: decoders of compressed audio round and dither to within one 16-bit step.
-# Noise of a microphone that was recorded with 16 bits has a variance of a whole step and more, as has Kaldi's dither.
-_LARGEST_VARIANCE = 1 / 3 / SAMPLE_SCALE**2
-# A frame that is silent for 10 of its 25 ms is neither speech nor background.
-_PART = 0.4
-# Equal frames of features in a row. Fewer may come from features of a longer shift that were repeated.
-_MIN_REPEATED = 5
-_EQUAL = 1e-4  # more than equal frames differ by rounding
-# Chosen on the dev sets of fsdd, digits and minilibri (recipes/fsdd/RESULTS.md, "One word of a speaker"): triphones had
-# 35 % errors in single words of 0.4 s with 0 frames, 9.2 with 10 and 6.2 with 20; with 50 and more a DNN gets worse.
-PRIOR_FRAMES = 20.0
-# How far, in standard deviations of its frames, the level of a recording may be from that of the training data before
-# the prior's follows. Of 0.3, 0.6 and 1, on single words of fsdd's dev set, as loud as they are and 30 dB quieter.
-_LEVEL_DEVIATIONS = 0.5
+_MAX_SILENT_FRAMES = 1000  # that wait for a window to be complete
 Window = tuple[int, int, bool]  # `cmn_window`, `min_cmn_window` and `center` of a config
-
-
-def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Tensor] | None = None) -> list[Tensor]:
-    """Apply the CMVN of `config` to the utterances of one unit: one utterance, or all utterances of one speaker.
-
-    `silent`: for each utterance, which frames are digital silence, bool (T,); None: none. Where all are, all count.
-    Raises Speech3Error: global statistics are missing or do not fit the features.
-    """
-    variances = config.norm_vars
-    if config.cmvn == "none" or not config.norm_means:
-        return statics
-    if silent is None:
-        silent = [static_TF.new_zeros(len(static_TF), dtype=torch.bool) for static_TF in statics]
-    pairs = list(zip(statics, silent, strict=True))
-    if config.cmvn == "sliding":
-        options = (*window_of(config), variances)
-        return [sliding_cmvn(static_TF, *options, silent_T=silent_T) for static_TF, silent_T in pairs]
-    if config.cmvn == "global":
-        if config.global_stats is None:
-            raise SettingError("cmvn: global needs global_stats; take them from the features.yaml of the training data")
-        stats = config.global_stats
-        return [apply_global_cmvn(stats, static_TF, variances, silent_T) for static_TF, silent_T in pairs]
-    left_out, training_2G = list(silent), None
-    if all(bool(silent_T.all()) for silent_T in silent):
-        left_out = [torch.zeros_like(silent_T) for silent_T in silent]
-    elif config.global_stats is not None and of_logs(config):
-        training_2G = training_stats(config.global_stats, statics[0].shape[1]).to(statics[0].device)
-        left_out = [~near_sound(static_TF, silent_T, training_2G, config) for static_TF, silent_T in pairs]
-    stats_2G = torch.stack([cmvn_stats(*each) for each in zip(statics, left_out, strict=True)]).sum(0)
-    if training_2G is not None and stats_2G[0, -1]:
-        stats_2G += prior_like(training_2G, stats_2G, config)
-    elif training_2G is not None:  # a room, and nobody speaks
-        stats_2G = torch.stack([cmvn_stats(*pair) for pair in pairs]).sum(0)
-        stats_2G = above_background(training_2G, stats_2G, config)
-    return [apply_cmvn(stats_2G, static_TF, norm_vars=variances, silent_T=silent_T) for static_TF, silent_T in pairs]
-
-
-def prior_like(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Tensor:
-    """The statistics of the training data as those of `PRIOR_FRAMES` frames, about as loud as what `own_2G` are of.
-
-    A quiet recording has the log energies of a loud one less a constant. So its level, where it is further from that of
-    training than single words may be by their sounds, becomes the level of the prior.
-    """
-    mean_F, variance_F = moments(training_2G)
-    own_F, _ = moments(own_2G)
-    level = level_features(config)
-    away = (own_F - mean_F)[level].mean()
-    beyond = (away.abs() - _LEVEL_DEVIATIONS * variance_F[level].sqrt().mean()).clamp(min=0.0)
-    moved_F = mean_F.clone()
-    moved_F[level] += away.sign() * beyond
-    prior_2G = torch.zeros_like(training_2G)
-    prior_2G[0, :-1], prior_2G[1, :-1], prior_2G[0, -1] = moved_F, variance_F + moved_F.square(), 1.0
-    return prior_2G * PRIOR_FRAMES
-
-
-def above_background(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Tensor:
-    """The statistics of the training data, so loud that what `own_2G` are of is where its background would be."""
-    (mean_F, variance_F), (own_F, _), level = moments(training_2G), moments(own_2G), level_features(config)
-    up = (own_F - mean_F)[level].mean() / variance_F[level].sqrt().mean() + SILENCE_DEVIATIONS
-    mean_1F, square_1F = moments_at(up[None], training_2G, config)
-    return torch.stack([torch.cat([mean_1F[0], up.new_ones(1)]), torch.cat([square_1F[0], up.new_zeros(1)])])
 
 
 def cmvn_stats(feats_TF: Tensor, silent_T: Tensor | None = None) -> Tensor:
@@ -182,6 +100,12 @@ def training_stats(stats: Sequence[Sequence[float]], features: int) -> Tensor:
             f" {width} and {width}; leave the key out to have the statistics computed"
         )
     return torch.tensor(stats, dtype=torch.float64)
+
+
+def moments(stats_2G: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the variance (F,) of statistics."""
+    mean_F, square_F = stats_2G[:, :-1] / stats_2G[0, -1]
+    return mean_F, (square_F - mean_F.square()).clamp(min=0.0)
 
 
 def sliding_cmvn(
@@ -263,45 +187,54 @@ def _window_sums(values_TF: Tensor, starts_T: Tensor, ends_T: Tensor) -> Tensor:
     return sums_TF[ends_T] - sums_TF[starts_T]
 
 
-def silent_frames(wave_S: Tensor, frames: int, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
-    """Which of the first `frames` frames begin or end in digital silence, bool (T,).
+class OnlineSlidingCmvn:
+    """`sliding_cmvn` of a recording in progress: `accept` its static features, then `finish`.
 
-    It depends on the samples of each frame alone, so a stream (whose frames are cut as `snip_edges` cuts them) finds
-    the same frames.
-
-    `wave_S`: float32 in [-1, 1), after dither.
+    Windows end early where too much digital silence comes before the frames that would complete them.
     """
-    silent_T = torch.zeros(frames, dtype=torch.bool, device=wave_S.device)
-    if not frames:
-        return silent_T
-    sizes = frame_sizes(config, sample_rate_hz)
-    if not config.snip_edges:
-        wave_S = mirror_edges(wave_S[None], torch.tensor([len(wave_S)]), sizes, frames)[0]
-    part = max(int(_PART * sizes.length), 2)
-    if not _may_be_silent(wave_S, part):
-        return silent_T
-    for first in (0, sizes.length - part):
-        parts_TP = wave_S[first : first + (frames - 1) * sizes.shift + part].unfold(0, part, sizes.shift)
-        silent_T |= parts_TP.var(1, correction=0) <= _LARGEST_VARIANCE
-    return silent_T
 
+    def __init__(self, config: FeatureConfig) -> None:
+        self._config = config
+        self._counted_CF: Tensor | None = None  # frames that count, from number self._first on
+        self._first = self._returned = 0  # numbers of frames that count
+        self._static_TF: Tensor | None = None  # waiting
+        self._silent_T = torch.zeros(0, dtype=torch.bool)
 
-def _may_be_silent(wave_S: Tensor, part: int) -> bool:
-    """A quick answer for most recordings: whether a block is so quiet that a silent part may contain it."""
-    block = part // 2  # each part contains a whole block, wherever the part begins
-    blocks = len(wave_S) // block
-    variance_B = wave_S[: blocks * block].view(blocks, block).var(1, correction=0)
-    return bool((variance_B <= _LARGEST_VARIANCE * part / block).any())
+    def accept(self, static_TF: Tensor, silent_T: Tensor) -> Tensor:
+        """Take the next frames; return the normalised frames (T, F) whose windows are complete."""
+        self._static_TF = static_TF if self._static_TF is None else torch.cat([self._static_TF, static_TF])
+        self._silent_T = torch.cat([self._silent_T.to(silent_T.device), silent_T])
+        new_CF = static_TF[~silent_T]
+        self._counted_CF = new_CF if self._counted_CF is None else torch.cat([self._counted_CF, new_CF])
+        _, ends_T = sliding_windows(self._owner_T.clamp(min=0), 1 << 60, window_of(self._config))
+        ready = int((ends_T <= self._first + len(self._counted_CF)).sum())
+        if int(self._silent_T.sum()) > _MAX_SILENT_FRAMES and len(self._counted_CF):
+            ready = len(self._silent_T)
+        return self._emit(ready)
 
+    def finish(self) -> Tensor | None:
+        """Return the frames that still wait; None if there has been none."""
+        return None if self._static_TF is None else self._emit(len(self._static_TF))
 
-def repeated_frames(feats_TF: Tensor) -> Tensor:
-    """Which frames are equal to their neighbours, `_MIN_REPEATED` and more in a row, bool (T,).
+    @property
+    def _owner_T(self) -> Tensor:
+        """For each frame that waits, the number of the frame by whose window it is normalised; -1: by the first."""
+        return self._returned + (~self._silent_T).cumsum(0) - 1
 
-    This is how digital silence looks in features whose recording is not at hand. Features of noise are never equal.
-    """
-    repeated_T = torch.zeros(len(feats_TF), dtype=torch.bool, device=feats_TF.device)
-    if len(feats_TF) < _MIN_REPEATED:
-        return repeated_T
-    equal_T = ((feats_TF[1:] - feats_TF[:-1]).abs() <= _EQUAL).all(1)  # not of NaN
-    run_T = torch.cat([equal_T.new_zeros(1), ~equal_T]).cumsum(0)
-    return torch.bincount(run_T)[run_T] >= _MIN_REPEATED
+    def _emit(self, ready: int) -> Tensor:
+        assert self._static_TF is not None and self._counted_CF is not None
+        owner_T, c = self._owner_T, self._config
+        early = max(int((owner_T < 0).sum()) - c.cmn_window, 0)  # their window is too far away
+        complete = max(ready, early)
+        out_TF = torch.zeros_like(self._static_TF[:complete])
+        if ready and len(self._counted_CF):
+            silent_T = self._silent_T[:ready]
+            silent = silent_T if silent_T.any() else None
+            owners_T, static_TF = owner_T[:ready].clamp(min=0) - self._first, self._static_TF[:ready]
+            out_TF[:ready] = windows_cmvn(self._counted_CF, static_TF, owners_T, window_of(c), c.norm_vars, silent)
+            out_TF[:early] = 0.0
+        self._returned += int((~self._silent_T[:complete]).sum())
+        self._static_TF, self._silent_T = self._static_TF[complete:].clone(), self._silent_T[complete:]
+        keep = max(self._returned - 1 - max(c.cmn_window, c.min_cmn_window), self._first)
+        self._counted_CF, self._first = self._counted_CF[keep - self._first :].clone(), keep
+        return out_TF

@@ -15,10 +15,11 @@ from torch import Tensor
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.data import checked_rate
 from speech3.errors import SettingError
-from speech3.features.cmvn import normalise, silent_frames
+from speech3.features.cmvn import OnlineSlidingCmvn
 from speech3.features.context import add_deltas, splice
 from speech3.features.filterbank import fbank, mel_blocks, mfcc, plp
-from speech3.features.online_cmvn import OnlineCmvn, OnlineSlidingCmvn
+from speech3.features.normalisation import OnlineCmvn, normalise
+from speech3.features.sound import silent_frames
 from speech3.features.spectrum import check_wave, check_waves, frame_sizes, mirror_edges
 
 _KINDS = {"fbank": fbank, "mfcc": mfcc, "plp": plp}

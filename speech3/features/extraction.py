@@ -92,7 +92,7 @@ def extract(
     out
         Directory, created if missing. ``features.yaml`` gets the config with the sample rate that was found and, if
         there is CMVN, the statistics of the whole directory: with global CMVN those that an extraction with it uses,
-        else those that a model adds to what it recognises (`speech3.features.cmvn`).
+        else those that a model adds to what it recognises (`speech3.features.normalisation`).
     jobs
         Processes; 0: one per core.
     compress

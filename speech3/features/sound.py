@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig
+from speech3.features.cmvn import moments, training_stats
+from speech3.features.spectrum import SAMPLE_SCALE, frame_sizes, mirror_edges
 
 FRAMES_BEFORE, FRAMES_AFTER = 20, 30  # around sound, which count, too
 # By how much sound is louder than the background: at least, and as a share of the difference to the loudest. Chosen on
@@ -36,6 +38,14 @@ _SMOOTHED = 10
 # in digits' dev set; in single words of fsdd 28 of 500, 29 with 20 and 30. A click of 0.12 s needs more than 20 once it
 # is smoothed; more than words last, and the level of noise would be that of the loudest sound.
 LASTING_FRAMES = 24
+# Zeros, any other constant, or zeros and ones: decoders of compressed audio round and dither to within one 16-bit step.
+# Noise of a microphone that was recorded with 16 bits has a variance of a whole step and more, as has Kaldi's dither.
+_LARGEST_VARIANCE = 1 / 3 / SAMPLE_SCALE**2
+# A frame that is silent for 10 of its 25 ms is neither speech nor background.
+_PART = 0.4
+# Equal frames of features in a row. Fewer may come from features of a longer shift that were repeated.
+_MIN_REPEATED = 5
+_EQUAL = 1e-4  # more than equal frames differ by rounding
 _MEMORY = 300  # frames of a recording in progress: the quietest of them are background
 
 
@@ -55,8 +65,9 @@ def sound_level(background: float, loudest: float) -> float:
 
 
 def lasting_level(levels: Iterable[float]) -> float:
-    """The highest level that was reached for `LASTING_FRAMES`, or the lowest, if there are fewer."""
-    return nlargest(LASTING_FRAMES, levels)[-1]
+    """The highest level reached for `LASTING_FRAMES`; of fewer levels the lowest, of none minus infinity."""
+    found = nlargest(LASTING_FRAMES, levels)
+    return found[-1] if found else -math.inf
 
 
 def is_steady(levels_T: Tensor) -> bool:
@@ -93,14 +104,8 @@ def only_background(static_TF: Tensor, silent_T: Tensor, config: FeatureConfig) 
         return False
     if config.kind != "fbank" and config.use_energy:  # which may be that of a hum below all mel bins
         return False
-    training_2G = torch.tensor(config.global_stats, dtype=torch.float64)
+    training_2G = training_stats(config.global_stats, static_TF.shape[1])
     return not near_sound(static_TF, silent_T, training_2G, config).any()
-
-
-def moments(stats_2G: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean and the variance (F,) of statistics."""
-    mean_F, square_F = stats_2G[:, :-1] / stats_2G[0, -1]
-    return mean_F, (square_F - mean_F.square()).clamp(min=0.0)
 
 
 def moments_at(level_T: Tensor, training_2G: Tensor, config: FeatureConfig) -> tuple[Tensor, Tensor]:
@@ -152,3 +157,47 @@ class OnlineLevels:
                 self._quietest.popleft()
         self._last = level, self._quietest[0][1] if self._quietest else math.inf
         return self._last
+
+
+def silent_frames(wave_S: Tensor, frames: int, config: FeatureConfig, sample_rate_hz: int) -> Tensor:
+    """Which of the first `frames` frames begin or end in digital silence, bool (T,).
+
+    It depends on the samples of each frame alone, so a stream (whose frames are cut as `snip_edges` cuts them) finds
+    the same frames.
+
+    `wave_S`: float32 in [-1, 1), after dither.
+    """
+    silent_T = torch.zeros(frames, dtype=torch.bool, device=wave_S.device)
+    if not frames:
+        return silent_T
+    sizes = frame_sizes(config, sample_rate_hz)
+    if not config.snip_edges:
+        wave_S = mirror_edges(wave_S[None], torch.tensor([len(wave_S)]), sizes, frames)[0]
+    part = max(int(_PART * sizes.length), 2)
+    if not _may_be_silent(wave_S, part):
+        return silent_T
+    for first in (0, sizes.length - part):
+        parts_TP = wave_S[first : first + (frames - 1) * sizes.shift + part].unfold(0, part, sizes.shift)
+        silent_T |= parts_TP.var(1, correction=0) <= _LARGEST_VARIANCE
+    return silent_T
+
+
+def _may_be_silent(wave_S: Tensor, part: int) -> bool:
+    """A quick answer for most recordings: whether a block is so quiet that a silent part may contain it."""
+    block = part // 2  # each part contains a whole block, wherever the part begins
+    blocks = len(wave_S) // block
+    variance_B = wave_S[: blocks * block].view(blocks, block).var(1, correction=0)
+    return bool((variance_B <= _LARGEST_VARIANCE * part / block).any())
+
+
+def repeated_frames(feats_TF: Tensor) -> Tensor:
+    """Which frames are equal to their neighbours, `_MIN_REPEATED` and more in a row, bool (T,).
+
+    This is how digital silence looks in features whose recording is not at hand. Features of noise are never equal.
+    """
+    repeated_T = torch.zeros(len(feats_TF), dtype=torch.bool, device=feats_TF.device)
+    if len(feats_TF) < _MIN_REPEATED:
+        return repeated_T
+    equal_T = ((feats_TF[1:] - feats_TF[:-1]).abs() <= _EQUAL).all(1)  # not of NaN
+    run_T = torch.cat([equal_T.new_zeros(1), ~equal_T]).cumsum(0)
+    return torch.bincount(run_T)[run_T] >= _MIN_REPEATED

@@ -18,8 +18,9 @@ from torch import Tensor
 from speech3.config import FeatureConfig
 from speech3.data import Augmenter, DataDir, audio, seed_of
 from speech3.errors import DataError, FormatError, MismatchError, MissingError, Speech3Error
-from speech3.features.cmvn import apply_cmvn, cmvn_stats, repeated_frames, silent_frames
+from speech3.features.cmvn import apply_cmvn, cmvn_stats
 from speech3.features.compute import finish_features, static_features
+from speech3.features.sound import repeated_frames, silent_frames
 from speech3.features.spectrum import SAMPLE_SCALE
 from speech3.io import not_finite, read_matrix
 

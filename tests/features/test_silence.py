@@ -12,10 +12,11 @@ from speech3.config import FeatureConfig, load_preset
 from speech3.data import audio
 from speech3.data.datadir import read_datadir
 from speech3.errors import Speech3Error
-from speech3.features.cmvn import SILENCE_DEVIATIONS, apply_cmvn, cmvn_stats, repeated_frames, silent_frames
+from speech3.features.cmvn import SILENCE_DEVIATIONS, apply_cmvn, cmvn_stats
 from speech3.features.compute import OnlineFeatures, finish_features, static_features
 from speech3.features.extraction import extract
-from speech3.features.online_cmvn import OnlineCmvn
+from speech3.features.normalisation import OnlineCmvn
+from speech3.features.sound import repeated_frames, silent_frames
 from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.alignment.longform import local_features
 from speech3.io.ark import write_ark

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from speech3.config import FeatureConfig
-from speech3.features.cmvn import SILENCE_DEVIATIONS, cmvn_stats, normalise
+from speech3.features.cmvn import SILENCE_DEVIATIONS, cmvn_stats
 from speech3.features.compute import static_features
-from speech3.features.online_cmvn import WAIT_FRAMES, OnlineCmvn
+from speech3.features.normalisation import WAIT_FRAMES, OnlineCmvn, normalise
 from speech3.features.sound import FRAMES_AFTER, FRAMES_BEFORE, near_sound, only_background
 
 F, RATE_HZ = 8, 16000

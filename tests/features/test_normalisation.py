@@ -6,9 +6,9 @@ import torch
 
 from speech3.config import FeatureConfig
 from speech3.errors import Speech3Error
-from speech3.features.cmvn import PRIOR_FRAMES, cmvn_stats
+from speech3.features.cmvn import cmvn_stats
 from speech3.features.compute import OnlineFeatures, finish_features
-from speech3.features.online_cmvn import CARRIED_FRAMES, WAIT_FRAMES, OnlineCmvn
+from speech3.features.normalisation import CARRIED_FRAMES, PRIOR_FRAMES, WAIT_FRAMES, OnlineCmvn
 
 F = 3
 
@@ -93,8 +93,8 @@ def test_of_long_ago_little_counts() -> None:
     for number in range(20):
         online.accept(frames(2000, number, float(number)))
         online.restart(speech=True)
-    assert online._carried_2G is not None and float(online._carried_2G[0, -1]) <= CARRIED_FRAMES
-    assert float(online._carried_2G[0, 0] / online._carried_2G[0, -1]) > 17
+    assert online._speaker.carried_2G is not None and float(online._speaker.carried_2G[0, -1]) <= CARRIED_FRAMES
+    assert float(online._speaker.carried_2G[0, 0] / online._speaker.carried_2G[0, -1]) > 17
 
 
 def test_in_place_of_the_normalisation_of_a_model() -> None:
