@@ -254,6 +254,11 @@ class RecipeConfig(_ByFamily):
     corpus: str
     corpus_options: dict[str, Any] = Field({}, description="arguments of the corpus module")
     speed_perturb: tuple[float, ...] = Field((), description="also train on copies at these speeds, such as 0.9, 1.1")
+    background: bool | None = Field(
+        None,
+        description="also train on copies with background noise before, in and after the speech; null: where recordings"
+        " begin and end with speech",
+    )
     augment: AugmentConfig | None = Field(
         None, description="also train the networks on augmented copies: a preset in conf/augment, or keys"
     )

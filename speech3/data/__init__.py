@@ -20,9 +20,12 @@ if TYPE_CHECKING:
         write_wav as write_wav,
     )
     from speech3.data.augment.augmenter import (
+        BACKGROUND as BACKGROUND,
         Augmenter as Augmenter,
+        add_background as add_background,
         augment_data as augment_data,
         copy_prefix as copy_prefix,
+        has_no_background as has_no_background,
         make_augmenter as make_augmenter,
         perturb_speed as perturb_speed,
         seed_of as seed_of,

@@ -57,7 +57,7 @@ from speech3.corpora import (
     wsj,
     yesno,
 )
-from speech3.data import lengths_s, read_datadir
+from speech3.data import BACKGROUND, lengths_s, read_datadir
 from speech3.decode import DECODE_SETTINGS, SideBySide
 from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError
 from speech3.io import ArkReader
@@ -309,6 +309,13 @@ class Experiment:
     def train(self) -> str:
         """The training split with everything that GMMs learn from: `speech`, and negatives if the recipe has any."""
         return f"{self.speech}_neg" if self.recipe.negatives else self.speech
+
+    @property
+    def about_data(self) -> dict[str, Any]:
+        """What packed frames say of the training data."""
+        speakers = (line.split()[-1] for line in (self.data("train") / "utt2spk").open(encoding="utf-8"))
+        background = {"background": True} if any(name.startswith(BACKGROUND) for name in speakers) else {}
+        return {"corpus": self.name, "speed_perturb": list(self.recipe.speed_perturb), **background}
 
     @property
     def augmented(self) -> str:

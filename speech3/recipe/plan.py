@@ -85,7 +85,8 @@ def _data_steps(e: Experiment) -> list[Step]:
         Step(
             "data/corpus",
             partial(stages.make_data, e),
-            {key: getattr(recipe, key) for key in keys},
+            {key: getattr(recipe, key) for key in keys}
+            | ({} if recipe.background is None else {"background": recipe.background}),
             [*(e.data(split) / "wav.scp" for split in ("train", "dev", "test")), e.lexicon],
             inputs=[path for path in (e.source, recipe.graphemes and Path(recipe.graphemes)) if path],
             owns=e.out / "data",

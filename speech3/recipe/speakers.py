@@ -289,7 +289,7 @@ def _pack_twice(
     left_out: Collection[str] = (),
 ) -> None:
     """Pack train and dev; `bins`: the preset of features that come before the adapted ones."""
-    feats, info = adapted_features(e), {"corpus": e.name, "speed_perturb": list(e.recipe.speed_perturb), **info}
+    feats, info = adapted_features(e), {**e.about_data, **info}
     for split, name in ((e.train, "train.frames"), ("dev", "heldout.frames")):
         projected = feats[split][0]
         names = {key: key for key in labels[split] if key not in left_out}

@@ -41,7 +41,7 @@ from speech3.config import (
     shipped,
 )
 from speech3.corpora import HELD_OUT_LEXICON, read_untranscribed
-from speech3.data import augment_data, copy_prefix, perturb_speed, read_datadir
+from speech3.data import add_background, augment_data, copy_prefix, has_no_background, perturb_speed, read_datadir
 from speech3.decode import Recognizer, TrainedModel, load_recognizer
 from speech3.errors import MOST_UNALIGNED, DataError, SettingError, Speech3Error, check_bad
 from speech3.features import extract
@@ -135,6 +135,18 @@ def make_data(e: Experiment) -> None:
             raise SettingError(f"corpus_options.{key}: {error.errors()[0]['msg']} (got {value!r})") from error
     prepare(e.source, e.out / "data", e.recipe.seed, **passed, **e.recipe.corpus_options)
     check_given(e)
+    _add_background(e)
+
+
+def _add_background(e: Experiment) -> None:
+    """Add copies with background to training data where they are asked for, or recordings have none."""
+    train = read_datadir(e.data("train"))
+    if e.recipe.background is False or not train.recordings:
+        return
+    if e.recipe.background or has_no_background(train):
+        if not e.recipe.background:
+            say("  recordings begin and end with speech; a copy of each gets background noise (background=false: none)")
+        add_background(train, jobs=e.jobs)
 
 
 def perturb_train(e: Experiment) -> None:
@@ -318,7 +330,7 @@ def pack_split(
     """
     feats: Mapping[str, np.ndarray] = ArkReader(e.features(preset, split) / "feats.scp")
     used = [utterance for utterance in feats if utterance not in left_out]
-    info = {"corpus": e.name, "speed_perturb": list(e.recipe.speed_perturb), **info}
+    info = {**e.about_data, **info}
     if e.recipe.augment and split == e.train:
         info["augment"] = e.recipe.augment.model_dump()
         copies, prefix = ArkReader(e.features(preset, e.augmented) / "feats.scp"), copy_prefix(1)
@@ -567,8 +579,7 @@ def _pack(e: Experiment, name: str, split: str, lexicon: Lexicon, transcripts: T
         raise DataError(
             f"{e.data(split)}: every utterance is longer than flat.longest_s={config.longest_s:g}; increase it"
         )
-    speeds = list(e.recipe.speed_perturb)
-    info: dict[str, Any] = {"corpus": e.name, "alignment": "none", "labels": "words", "speed_perturb": speeds}
+    info: dict[str, Any] = {**e.about_data, "alignment": "none", "labels": "words"}
     labels = ComputedMapping(frames_of, lambda utt: word_labels(lexicon, transcripts.words[utt], frames_of[utt]))
     out, dtype = e.frames(FLAT) / name, config.training.dtype
     write_frames(out, feats, labels, 2 * len(lexicon.by_word), utterances=list(frames_of), dtype=dtype, info=info)

@@ -9,7 +9,7 @@ import soundfile
 from sounds import RATE_HZ, tone
 
 from speech3.data import audio
-from speech3.data.augment.augmenter import perturb_speed
+from speech3.data.augment.augmenter import add_background, has_no_background, perturb_speed
 from speech3.data.datadir import read_datadir
 from speech3.data.validation import validate
 from speech3.errors import Speech3Error
@@ -137,3 +137,41 @@ def test_a_recording_that_cannot_be_read_is_named(make: Callable[..., Path], tmp
     with pytest.raises(Speech3Error, match="u2"):
         perturb_speed(read_datadir(directory), tmp_path / "out", [1.1], jobs=1)
     assert not (tmp_path / "out" / "wav.scp").exists()
+
+
+def test_copies_with_background(make: Callable[..., Path]) -> None:
+    directory = make()
+    data = read_datadir(directory)
+    result = add_background(data, jobs=1)
+    assert result == read_datadir(directory) and set(result.utterances) == {
+        *data.utterances,
+        *map("background-{}".format, data.utterances),
+    }
+    assert not validate(directory, jobs=1).faults
+    for key, utterance in data.utterances.items():
+        (wave_S, rate_hz), (room_S, _) = audio.load(data, key), audio.load(result, f"background-{key}")
+        copy = result.utterances[f"background-{key}"]
+        assert (copy.text, copy.speaker) == (utterance.text, f"background-{utterance.speaker}")
+        assert 0.2 * rate_hz <= len(room_S) - len(wave_S) <= 1.2 * rate_hz
+        before = int(np.argmax(np.correlate(room_S, wave_S)))
+        edge_S, loud = room_S[: int(0.1 * rate_hz)], float(wave_S.std())
+        assert before >= 0.1 * rate_hz and 0 < edge_S.std() < 0.2 * loud
+    again = perturb_speed(result, directory.parent / "faster", [0.9], jobs=1)
+    assert not any("sp0.9-room" in key for key in again.utterances) and len(again.utterances) == 3 * len(
+        data.utterances
+    )
+    with pytest.raises(Speech3Error, match=r"background-u1: .*already"):
+        add_background(result, jobs=1)
+
+
+@pytest.mark.parametrize(("edges_s", "expected"), [(0.0, True), (0.04, True), (0.06, False), (0.5, False)])
+def test_recordings_that_begin_and_end_with_speech(tmp_path: Path, edges_s: float, expected: bool) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "bad.wav").write_bytes(b"")
+    for number in range(5):
+        speech_S = np.pad(0.1 * rng.normal(size=4000), round(8000 * edges_s))
+        soundfile.write(tmp_path / f"{number}.wav", speech_S + 1e-3 * rng.normal(size=len(speech_S)), 8000)
+    names = [*map(str, range(5)), "bad"]
+    (tmp_path / "wav.scp").write_text("".join(f"{name} {tmp_path / name}.wav\n" for name in names))
+    (tmp_path / "utt2spk").write_text("".join(f"{name} anna\n" for name in names))
+    assert has_no_background(read_datadir(tmp_path)) is expected

@@ -15,6 +15,8 @@ from speech3.cli import app
 from speech3.corpora.anyspeech import check_source
 from speech3.errors import DataError, MissingError
 from speech3.language import espeak
+from speech3.recipe.experiment import open_experiment
+from speech3.recipe.stages import make_data
 
 pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
 
@@ -113,3 +115,34 @@ def test_what_is_refused_before_anything_is_done(source: Path, tmp_path: Path, s
         assert process.returncode == 1
         assert f"error: {message}" in process.stderr
         assert not list((tmp_path / "out" / "data").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("edge_s", "keys", "expected"),
+    [
+        (0.0, [], True),
+        (0.0, ["background=false"], False),
+        (0.3, [], False),
+        (0.3, ["background=true"], True),
+    ],
+)
+def test_training_data_without_background_get_copies_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], edge_s: float, keys: list[str], expected: bool
+) -> None:
+    source, rng = tmp_path / "words", np.random.default_rng(0)
+    source.mkdir()
+    for speaker in range(6):
+        for word in ("yes", "no"):
+            burst_S = np.pad(0.1 * rng.normal(size=6000), round(8000 * edge_s))
+            soundfile.write(source / f"s{speaker}-{word}.wav", burst_S, 8000)
+            (source / f"s{speaker}-{word}.txt").write_text(word)
+    e = open_experiment("any", tmp_path / "out", source, ["lexicon=graphemes", "least_minutes=0", "jobs=1", *keys], "")
+    make_data(e)
+    assert ("recordings begin and end with speech" in capsys.readouterr().err) == (expected and not keys)
+    for split in ("train", "dev", "test"):
+        text = dict(line.split() for line in (tmp_path / "out" / "data" / split / "text").read_text().splitlines())
+        copies = {key: word for key, word in text.items() if key.startswith("background-")}
+        originals = {key: word for key, word in text.items() if key not in copies}
+        assert copies == (
+            {f"background-{key}": word for key, word in originals.items()} if expected and split == "train" else {}
+        )

@@ -26,7 +26,13 @@ def _train(home: Path, cmvn: str = "cmvn: speaker", augment: dict | None = None,
     for name, count in (("train", 40), ("heldout", 8)):
         labels = {f"{name}{i}": rng.integers(0, SENONES, 40).astype(np.int32) for i in range(count)}
         feats = {u: rng.normal(0, 1, (40, DIM)).astype(np.float32) + x[:, None] for u, x in labels.items()}
-        info = {"corpus": "made up", "alignment": "tri", "speed_perturb": [], "augment": augment}
+        info = {
+            "corpus": "made up",
+            "alignment": "tri",
+            "speed_perturb": [],
+            "augment": augment,
+            "background": augment is not None,
+        }
         write_frames(home / "frames" / f"{name}.frames", feats, labels, SENONES, utterances=list(feats), info=info)
     (home / "frames" / "features.yaml").write_text(f"{{kind: fbank, num_mel_bins: 6, sample_frequency: 8000, {cmvn}}}")
     Hmm(Lexicon((Pronunciation("WORD", ("a",)),)), monophone_tree(np.arange(2)), np.full(6, 0.5)).save(home / "hmm")
@@ -83,7 +89,8 @@ def test_a_finished_run_has_a_card(tmp_path):
 def test_normalisation_over_no_utterance_and_no_speaker_and_augmented_copies(tmp_path, cmvn, said):
     augment = {"noise_prob": 0.6, "noise_dir": None, "noise_snr_db": [0, 5], "reverb_prob": 0.0, "babble_prob": 0.4}
     card = (_train(tmp_path, cmvn, augment) / "MODEL_CARD.md").read_text()
-    assert "tri. Also trained on an augmented copy of each utterance: noise_prob 0.6, babble_prob 0.4." in card
+    assert "tri. Also trained on a copy of each utterance with background noise around it. Also trained on an" in card
+    assert "Also trained on an augmented copy of each utterance: noise_prob 0.6, babble_prob 0.4." in card
     assert said in card and "normalised per" not in card
 
 

@@ -10,14 +10,17 @@ order follows the path of sound: the speaker (speed), room, other sounds, teleph
 
 `augment_data` writes augmented copies of a data directory (Kaldi's augment_data_dir.py and reverberate_data_dir.py in
 one), `perturb_speed` copies at other speeds (Ko et al. 2015; Kaldi's utils/data/perturb_data_dir_speed.sh): pitch and
-formants change with the speed, so a copy is a new speaker for normalisation.
+formants change with the speed, so a copy is a new speaker for normalisation. `add_background` adds copies with
+background noise around the speech.
 
 Axes: N utterances, S samples, M samples of another speaker's speech, R taps of an impulse response.
 """
 
 import functools
 import hashlib
+import math
 import os
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +37,7 @@ from speech3.data import audio
 from speech3.data.audio import AudioError
 from speech3.data.augment.noises import (
     Sound,
+    active_rms,
     babble,
     colored_noise,
     find_responses,
@@ -58,6 +62,14 @@ _BAND_HZ = (300.0, 3400.0)
 _TAPS = 161  # 20 ms at 8 kHz: the transition band is 165 Hz wide
 _TRANSFORM = 4096  # lengths of Fourier transforms are multiples of this
 _PEAK = 32767 / 32768  # the largest value of 16-bit audio
+BACKGROUND = "background-"
+# What is so much quieter than the loudest 10 ms of a recording, at its edges, is taken for background; recordings of
+# fsdd have 0 s of it, of digits 0.40 s, of minilibri 0.49 s (medians over training utterances).
+_BACKGROUND_DB = 30.0
+_MIN_EDGES_S = 0.1
+_EDGE_S = 0.1, 0.6  # of background before and after speech in a room
+_ROOM_SNR_DB = 20.0, 60.0
+_SAMPLE = 200  # recordings
 _MOST_FILES, _MOST_VOICES = 5000, 500  # more are not kept
 _TRIES = 20  # attempts to draw an utterance that can be read: a directory may have a few that cannot
 _LONGEST_VOICE_S = 30.0
@@ -444,8 +456,8 @@ def _copies(
 def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: int = 0) -> DataDir:
     """Write a data directory with `data` and a copy of it for each factor, the copies' 16-bit audio in ``out/wav``.
 
-    A factor of 1.1 is a tenth faster and higher in pitch; ids and speakers of that copy begin with ``sp1.1-``. `jobs`
-    is the number of processes; 0: one per core.
+    A factor of 1.1 is a tenth faster and higher in pitch; ids and speakers of that copy begin with ``sp1.1-``. Copies
+    with background (`add_background`) are not copied again. `jobs` is the number of processes; 0: one per core.
 
     Raises `Speech3Error`: a factor is not between a half and two, or is one; a copy already exists; more than 5 % of
     the utterances cannot be read. The others of which there is no copy are listed.
@@ -453,16 +465,34 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
     for factor in factors:
         if not 0.5 <= factor <= 2.0 or factor == 1.0:
             raise SettingError(f"speed factor {factor:g}: factors must be from 0.5 to 2, other than 1")
+    changes = [(f"sp{factor:g}-", functools.partial(_faster, factor=factor)) for factor in factors]
+    return _with_copies(data, out, changes, jobs, "speed perturbation")
+
+
+def add_background(data: DataDir, *, jobs: int = 0) -> DataDir:
+    """Add to a data directory a copy of each utterance as a microphone hears it in a room: with noise around it.
+
+    There are `_EDGE_S` seconds before and after it, and noise of a random colour throughout, `_ROOM_SNR_DB` below the
+    speech. Networks that have never heard background take it for words. Ids and speakers of the copies begin with
+    ``background-``. Raises `Speech3Error`: as for `perturb_speed`.
+    """
+    return _with_copies(data, data.path, [(BACKGROUND, _in_room)], jobs, "copies with background")
+
+
+def _with_copies(data: DataDir, out: Path, changes: Sequence[tuple[str, Change]], jobs: int, what: str) -> DataDir:
+    """Write a data directory with `data` and a copy of it for each prefix."""
     recordings = {key: original_value(value, data.path, out) for key, value in data.recordings.items()}
     utterances = dict(data.utterances)
-    changes = {f"sp{factor:g}-": functools.partial(_faster, factor=factor) for factor in factors}
-    items = [(_part(data, [key]), prefix, change) for prefix, change in changes.items() for key in utterances]
-    names = Counter([*utterances, *(f"sp{factor:g}-{key}" for factor in factors for key in utterances)])
+    copied = [
+        key for key in utterances if not (key.startswith(BACKGROUND) and key.removeprefix(BACKGROUND) in utterances)
+    ]
+    names = Counter([*utterances, *(prefix + key for prefix, _ in changes for key in copied)])
     if twice := [name for name, count in names.items() if count > 1]:
-        raise DataError(f"{twice[0]}: {data.path} already has this copy, or the factor is given twice")
+        raise DataError(f"{twice[0]}: {data.path} already has this copy, or it is asked for twice")
+    items = [(_part(data, [key]), prefix, change) for prefix, change in changes for key in copied]
     skipped: dict[str, str] = {}
     work = functools.partial(_copies, out=out)
-    for made, _, unread in parallel_map(work, items, jobs or available_jobs(), "speed perturbation"):
+    for made, _, unread in parallel_map(work, items, jobs or available_jobs(), what):
         utterances |= made
         recordings |= {key: f"wav/{key}.wav" for key in made}
         for key, why in unread.items():
@@ -479,6 +509,31 @@ def _faster(wave_S: np.ndarray, *_: object, factor: float) -> tuple[np.ndarray, 
     # The samples are taken as recorded at `factor` times their rate, so they play faster, and resampled to their rate.
     ratio = Fraction(factor).limit_denominator(1000)
     return resample(wave_S, ratio.numerator, ratio.denominator), ""
+
+
+def _in_room(wave_S: np.ndarray, rate_hz: int, _: Utterance, key: str) -> tuple[np.ndarray, str]:
+    rng = np.random.default_rng(seed_of(key))
+    before, after = (round(rate_hz * seconds) for seconds in rng.uniform(*_EDGE_S, 2))
+    noise_S = colored_noise(before + len(wave_S) + after, rng.uniform(0, 6), rng)
+    noise_S *= active_rms(wave_S) * 10 ** (-rng.uniform(*_ROOM_SNR_DB) / 20)
+    return (np.pad(wave_S, (before, after)) + noise_S).astype(np.float32), ""
+
+
+def has_no_background(data: DataDir) -> bool:
+    """Whether most recordings begin and end with speech: background before and after it is under `_MIN_EDGES_S`."""
+    ids = list(data.utterances)
+    return bool(statistics.median(_edges_s(data, key) for key in ids[:: -(-len(ids) // _SAMPLE)]) < _MIN_EDGES_S)
+
+
+def _edges_s(data: DataDir, utterance: str) -> float:
+    try:
+        wave_S, rate_hz = audio.load(data, utterance, mix_channels=True)
+    except Speech3Error:  # said by whoever needs it
+        return math.inf
+    block = rate_hz // 100
+    power_B = np.square(wave_S[: len(wave_S) // block * block].reshape(-1, block)).mean(1)
+    loud_L = np.flatnonzero(power_B > power_B.max(initial=0.0) * 10 ** (-_BACKGROUND_DB / 10))
+    return (len(power_B) - 1 - np.ptp(loud_L)) / 100 if len(loud_L) else math.inf
 
 
 def original_value(value: str, data: Path, out: Path) -> str:
