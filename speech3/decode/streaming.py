@@ -66,6 +66,7 @@ from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnnxNetwork
 from speech3.runtime import announce_compiling, say
 
 BLOCK_FRAMES = 24  # a multiple of the subsampling factors of models
+_SHORTEST_S = 0.1  # of a segment with a word
 
 
 def online_scores(recognizer: TrainedModel) -> OnlineNetwork:
@@ -402,8 +403,10 @@ class _Segment:
     def end(self, *, heard: bool) -> tuple[Word, ...]:
         words: tuple[Word, ...] = ()
         self.aligned = None
-        # Skip segments that are silent throughout: to end in a final state, the search would have to put a word there.
-        if self._scores and heard and (self.partial or self.silent < self._outputs):
+        # Skip segments that are silent throughout: to end in a final state, the search would have to put a word there;
+        # and the last frames after a word, in which there is no room for another.
+        is_empty = self.silent == self._outputs or self._outputs * self._output_s < _SHORTEST_S
+        if self._scores and heard and (self.partial or not is_empty):
             words = self._words(np.concatenate(self._scores))
         self._begin += self._outputs
         self._restart()

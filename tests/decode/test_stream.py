@@ -279,3 +279,13 @@ def test_importing_speech3_imports_little() -> None:
     assert said == "[] ['Aligner', 'Recognizer', '__version__', 'fit']\n"
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = speech3.Nothing  # type: ignore[attr-defined]
+
+
+def test_a_few_frames_are_too_short_for_a_word(plain: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recognizer = load_recognizer(plain)
+    segment = streaming._Segment(recognizer, Pauses())
+    scores_TP = np.zeros((2, recognizer.outputs.num_pdfs), np.float32)
+    scores_TP[:, silence_pdfs(recognizer)] = -50.0
+    segment.read(scores_TP)
+    assert segment.end(heard=True) == ()
+    assert "could not be decoded" not in capsys.readouterr().err
