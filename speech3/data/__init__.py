@@ -112,6 +112,7 @@ if TYPE_CHECKING:
     )
     from speech3.data.transcripts import (
         APOSTROPHES as APOSTROPHES,
+        MARKS as MARKS,
         STDIN as STDIN,
         Lines as Lines,
         case_doubts as case_doubts,

@@ -75,6 +75,7 @@ _LOOSE_APOSTROPHE = re.compile(r"(?<!\w)'|'(?!\w)")
 # Characters typed as an apostrophe. U+02BB and U+02BC are letters in Unicode, so words may begin or end with them.
 APOSTROPHES = frozenset("'’‘`´′ꞌʼʻ")
 _WITHIN_WORDS = "'-:·"
+MARKS = '.,;:!?…"“”„«»()[]¿¡।。、，！？；：؟،'  # that stand beside words and are never letters
 _MAYBE_LETTERS = "':·"  # at the edge of a word: an ejective, a long vowel; or punctuation
 _SET_APART = re.compile(r"\[[^\]]*\]|<[^>]*>|\{[^}]*\}")  # [laughter], <noise>
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from speech3.config import LmConfig
-from speech3.data import is_arpabet, sentences_of_file
+from speech3.data import MARKS, is_arpabet, sentences_of_file
 from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, read_spelling
 from speech3.decode.graph import GRAPH, LM, TUNING_GRAPH, build_graph, decode_directory
 from speech3.errors import DataError, MissingError, OccupiedError, SettingError, Speech3Error, listed
@@ -39,7 +39,6 @@ from speech3.language import (
 from speech3.runtime import read_json, say, write_text
 
 _DROPPED = "dropped.txt"
-_PUNCTUATION = '.,;:!?…"“”„«»()¿¡।。、，！？；：؟،'
 _ORDER = 3  # default order of a model estimated from --text
 
 
@@ -250,7 +249,7 @@ def _check_case(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> 
 def _check_punctuation(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> None:
     """Refuse words with punctuation at an edge that no word of the lexicon has: `on.` would not be the word `on`."""
     own = {edge for word in lexicon.by_word for edge in (word[:1], word[-1:])}
-    marks = "".join(mark for mark in _PUNCTUATION if mark not in own)
+    marks = "".join(mark for mark in MARKS if mark not in own)
     if wrong := [word for word in words if is_word(word) and word.strip(marks) != word]:
         plain = wrong[0].strip(marks) or "words alone"
         raise DataError(f"{source}: {listed(wrong)}: the model's words have no punctuation; write {plain}")

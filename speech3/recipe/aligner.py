@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 
 from speech3.config import FeatureConfig, RecipeConfig, load_config, load_preset, shipped
 from speech3.corpora import read_speech
-from speech3.data import APOSTROPHES, DataDir, is_datadir, plain_words, without_markup
+from speech3.data import APOSTROPHES, MARKS, DataDir, is_datadir, plain_words, without_markup
 from speech3.decode import (
     Recognizer,
     Result,
@@ -84,7 +84,6 @@ from speech3.recipe.aligner_files import read_source
 from speech3.runtime import Metrics, available_jobs, read_json, say, write_json, write_text
 
 ABOUT = "aligner.json"
-_PUNCTUATION = '.,;:!?\u2026"\u201c\u201d\u201e\u00ab\u00bb()[]\u00bf\u00a1'  # beside words
 _PHONE_LISTS = ("silence_phones.txt", "nonsilence_phones.txt")  # of Kaldi, beside a lexicon
 LITTLE_S = 60.0  # of speech; with less, `map_aligner` is better than training
 ENGLISH = "english"  # as a name of a model
@@ -135,7 +134,7 @@ def _fold(word: str) -> str:
 
 def as_written(words: Iterable[str], text: str) -> list[str]:
     """Write a lexicon's words in the letter case of the transcript that they come from, in whose order they are."""
-    tokens, found = [token.strip(_PUNCTUATION) for token in text.split()], list(words)
+    tokens, found = [token.strip(MARKS) for token in text.split()], list(words)
     matcher = SequenceMatcher(None, [*map(_fold, tokens)], [*map(_fold, found)], autojunk=False)
     for token, word, size in matcher.get_matching_blocks():
         found[word : word + size] = tokens[token : token + size]

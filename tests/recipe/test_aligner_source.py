@@ -233,6 +233,7 @@ def test_the_model_reads_text_as_people_write_it(
 
 
 def test_words_have_the_letter_case_of_their_transcript() -> None:
+    assert as_written(["well"], "\u201eWell\u3002") == ["Well"]
     assert as_written(["AB", "CA", "B’A", "AB"], "ab Cab b'a Ab") == ["ab", "CA", "b'a", "Ab"]
     found = as_written(["well", "known", "facts", "are", "well", "understood"], "Well-Known Facts Are Well Understood")
     assert found == ["well", "known", "Facts", "Are", "Well", "Understood"]
