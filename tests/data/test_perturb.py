@@ -164,13 +164,18 @@ def test_copies_with_background(make: Callable[..., Path]) -> None:
         add_background(result, jobs=1)
 
 
-@pytest.mark.parametrize(("edges_s", "expected"), [(0.0, True), (0.04, True), (0.06, False), (0.5, False)])
-def test_recordings_that_begin_and_end_with_speech(tmp_path: Path, edges_s: float, expected: bool) -> None:
+@pytest.mark.parametrize("snr_db", [40, 10])
+@pytest.mark.parametrize(("edges_s", "expected"), [(0.0, True), (0.1, True), (0.16, False), (0.5, False)])
+def test_recordings_that_begin_and_end_with_speech(
+    tmp_path: Path, edges_s: float, expected: bool, snr_db: float
+) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / "bad.wav").write_bytes(b"")
     for number in range(5):
-        speech_S = np.pad(0.1 * rng.normal(size=4000), round(8000 * edges_s))
-        soundfile.write(tmp_path / f"{number}.wav", speech_S + 1e-3 * rng.normal(size=len(speech_S)), 8000)
+        level_S = 0.1 * (1 + np.sin(2 * np.pi * 4 * np.arange(8000) / 8000))  # of syllables
+        speech_S = np.pad(level_S * rng.normal(size=8000), round(8000 * edges_s))
+        noisy_S = speech_S + 0.1 * 10 ** (-snr_db / 20) * rng.normal(size=len(speech_S))
+        soundfile.write(tmp_path / f"{number}.wav", noisy_S, 8000)
     names = [*map(str, range(5)), "bad"]
     (tmp_path / "wav.scp").write_text("".join(f"{name} {tmp_path / name}.wav\n" for name in names))
     (tmp_path / "utt2spk").write_text("".join(f"{name} anna\n" for name in names))

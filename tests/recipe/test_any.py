@@ -130,10 +130,11 @@ def test_training_data_without_background_get_copies_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], edge_s: float, keys: list[str], expected: bool
 ) -> None:
     source, rng = tmp_path / "words", np.random.default_rng(0)
+    level_S = 0.1 * (1 + np.sin(2 * np.pi * 4 * np.arange(6000) / 8000))  # of syllables
     source.mkdir()
     for speaker in range(6):
         for word in ("yes", "no"):
-            burst_S = np.pad(0.1 * rng.normal(size=6000), round(8000 * edge_s))
+            burst_S = np.pad(level_S * rng.normal(size=6000), round(8000 * edge_s))
             soundfile.write(source / f"s{speaker}-{word}.wav", burst_S, 8000)
             (source / f"s{speaker}-{word}.txt").write_text(word)
     e = open_experiment("any", tmp_path / "out", source, ["lexicon=graphemes", "least_minutes=0", "jobs=1", *keys], "")
