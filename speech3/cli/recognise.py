@@ -63,7 +63,7 @@ def transcribe(
         Path | None, typer.Option(metavar="DIR", help="Write Kaldi lattices, as `speech3 decode --lattice`.")
     ] = None,
     one_speaker: Annotated[
-        bool, typer.Option("--one-speaker", help="The files are of one speaker: adapt to and normalise by all of them.")
+        bool, typer.Option("--one-speaker", help="The files are of one speaker: adapt to, or normalise by, all of them.")
     ] = False,
 ) -> None:
     """Print the text of recordings: of one file the text alone, of several files a line `FILE text` each.
