@@ -63,7 +63,8 @@ def transcribe(
         Path | None, typer.Option(metavar="DIR", help="Write Kaldi lattices, as `speech3 decode --lattice`.")
     ] = None,
     one_speaker: Annotated[
-        bool, typer.Option("--one-speaker", help="The files are of one speaker: adapt to, or normalise by, all of them.")
+        bool,
+        typer.Option("--one-speaker", help="The files are of one speaker, whom the model adapts to, or normalises by."),
     ] = False,
 ) -> None:
     """Print the text of recordings: of one file the text alone, of several files a line `FILE text` each.
@@ -72,9 +73,8 @@ def transcribe(
 
     Recordings with a different sample rate from the model's are resampled. Several channels become one: their average,
     unless some are silent or cancel each other, which is said. Recordings of more than a minute are cut at pauses. With
-    `--ctm` every word is on its own line with its time in seconds. Each file is taken for another
-    speaker's, or all for one's with `--one-speaker`: models that adapt to speakers, such as `exp/digits/sat`, or that
-    normalise by speaker, have fewer errors then. `--json` prints a line for
+    `--ctm` every word is on its own line with its time in seconds. A model that adapts to speakers, such as
+    `exp/digits/sat`, takes each file for one speaker, or all of them with `--one-speaker`. `--json` prints a line for
     each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`, times in seconds.
 
     With `--nbest N` there is a line for each word sequence, `RANK COST TEXT`, where the cost is a negative natural

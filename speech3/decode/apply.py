@@ -253,8 +253,8 @@ def transcribe(
 
     A recording longer than `LONG_S` is read in parts; a part that cannot be recognised is reported and left out. A
     model that adapts to speakers, or normalises by speaker, does so by each file, or by all of them if they have
-    `one_speaker`: by the first `_ADAPT_S` of speech. `names` has other names for files. If there is a list `failed`,
-    files that cannot be recognised are left out, and their errors are added to it.
+    `one_speaker`: by the first `_ADAPT_S` of speech. `names` has other names for files. If there is a list `failed`, files that cannot be
+    recognised are left out, and their errors are added to it.
 
     Raises
     ------
