@@ -63,8 +63,7 @@ def transcribe(
         Path | None, typer.Option(metavar="DIR", help="Write Kaldi lattices, as `speech3 decode --lattice`.")
     ] = None,
     one_speaker: Annotated[
-        bool,
-        typer.Option("--one-speaker", help="The files are of one speaker, whom the model adapts to, or normalises by."),
+        bool, typer.Option("--one-speaker", help="The files are of one speaker (for models that adapt to speakers).")
     ] = False,
 ) -> None:
     """Print the text of recordings: of one file the text alone, of several files a line `FILE text` each.

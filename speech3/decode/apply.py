@@ -3,10 +3,8 @@
 Axes: S samples, T frames, F feature bins, K rows of scores, P pdfs.
 """
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -45,16 +43,7 @@ from speech3.decode.trained_model import (
 )
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad, listed
-from speech3.features import (
-    carried,
-    counted_stats,
-    extract,
-    finish_features,
-    only_background,
-    silent_frames,
-    silent_in,
-    static_features,
-)
+from speech3.features import extract, finish_features, only_background, silent_frames, silent_in, static_features
 from speech3.hmm import Hmm, Projected, Segment, applied, phone_segments
 from speech3.io import ArkReader, write_ark
 from speech3.runtime import progress, say, write_text
@@ -81,7 +70,6 @@ class _Found:
     phones: Sequence[Segment] = ()
     nbest: Sequence[Alternative] = ()
     lattices: Mapping[str, WordLattice] = field(default_factory=dict)  # one, or one for each part
-    counted_2G: torch.Tensor | None = None  # of features that are normalised by speaker, where there are words
 
 
 class SideBySide(Mapping[str, np.ndarray]):
@@ -252,8 +240,8 @@ def transcribe(
     """Recognise audio files, each as one utterance of a separate speaker; long files are cut at pauses.
 
     A recording longer than `LONG_S` is read in parts; a part that cannot be recognised is reported and left out. A
-    model that adapts to speakers, or normalises by speaker, does so by each file, or by all of them if they have
-    `one_speaker`: by the first `_ADAPT_S` of speech. `names` has other names for files. If there is a list `failed`, files that cannot be
+    model that adapts to speakers does so to each file, or to all of them if they have `one_speaker`, by the first
+    `_ADAPT_S` of speech. `names` has other names for files. If there is a list `failed`, files that cannot be
     recognised are left out, and their errors are added to it.
 
     Raises
@@ -268,8 +256,7 @@ def transcribe(
     wanted = Wanted(times, lattices)
     using = recognizer
     if one_speaker:
-        parts = partial(_parts_of_all, recognizer, files, tolerant=failed is not None)
-        using = _of_speaker(_normalised_together(recognizer, parts()), parts())
+        using = _of_speaker(recognizer, _parts_of_all(recognizer, files, tolerant=failed is not None))
     for path in files:
         name = names.get(path, str(path))
         _refuse_given(recognizer, name)
@@ -355,7 +342,18 @@ def _of_speaker(
     """The recogniser adapted to the speaker of these parts, of which the first `_ADAPT_S` are used, if it adapts."""
     if not (model := speaker_model(recognizer) or network_speakers(recognizer)):
         return recognizer
-    feats = {name: found.feats_TF for name, found in _features_of_parts(model.recognizer, parts)}
+    feats, seconds = dict[str, np.ndarray](), 0.0
+    for wave_S, rate_hz in parts:
+        if seconds >= _ADAPT_S:
+            break
+        seconds += len(wave_S) / rate_hz
+        if audio.is_silent(wave_S):
+            continue
+        name = f"part {len(feats) + 1}"
+        try:
+            feats[name], _ = _features_of(model.recognizer, name, wave_S, rate_hz)
+        except Speech3Error:  # said again when it is recognised
+            continue
     if not feats:
         return model.recognizer_of(None)
     try:
@@ -363,29 +361,6 @@ def _of_speaker(
     except Speech3Error as error:  # such as no path through the graph: the words of the first pass are kept
         say(f"not adapted to the speaker: {error}")
         return model.recognizer_of(None)
-
-
-def _normalised_together(recognizer: TrainedModel, parts: Iterable[tuple[np.ndarray, int]]) -> TrainedModel:
-    """The recogniser that normalises by the speaker of these parts, of which the first `_ADAPT_S` are used."""
-    if not recognizer.normalises_by_speaker:
-        return recognizer
-    stats = [found.counted_2G for _, found in _features_of_parts(recognizer, parts) if found.counted_2G is not None]
-    return replace(recognizer, earlier_2G=carried(torch.stack(stats).sum(0)) if stats else None)
-
-
-def _features_of_parts(
-    recognizer: TrainedModel, parts: Iterable[tuple[np.ndarray, int]]
-) -> Iterator[tuple[str, "_Features"]]:
-    """The features of the first `_ADAPT_S`, without digital silence and parts that have none."""
-    seconds = 0.0
-    for number, (wave_S, rate_hz) in enumerate(parts, start=1):
-        if seconds >= _ADAPT_S:
-            return
-        seconds += len(wave_S) / rate_hz
-        if audio.is_silent(wave_S):
-            continue
-        with contextlib.suppress(Speech3Error):  # said again when it is recognised
-            yield f"part {number}", _features_of(recognizer, f"part {number}", wave_S, rate_hz)
 
 
 def transcribe_samples(
@@ -424,17 +399,12 @@ def transcribe_samples(
         wave_S, rate_hz = _at_its_rate(recognizer, wave_S, rate_hz)
         parts = [Cut(0.0, wave_S)]
     heard = ((cut.wave_S, rate_hz) for cut in parts)
-    if speaker and known and recognizer.normalises_by_speaker:
-        recognizer = replace(recognizer, earlier_2G=known.features.get(speaker))
     using = _of_speaker(recognizer, heard, speaker or "speaker", known if speaker else None)
     if len(parts) == 1 and parts[0].wave_S is wave_S:
         _say_quiet(name, wave_S)
         found = _recognised(using, name, wave_S, rate_hz, wanted)
     else:
         found = _long(using, name, parts, rate_hz, wanted)
-    if speaker and known and found.counted_2G is not None:
-        earlier_2G = known.features.get(speaker)
-        known.features[speaker] = carried(found.counted_2G if earlier_2G is None else earlier_2G + found.counted_2G)
     words = words_of_segments(found.words) or [Word(word, None, None, None) for word in found.spelled]
     phones = phones_of_segments(found.phones, recognizer.hmm.lexicon) if found.phones else ()
     return replace(result_of(words), phones=phones, nbest=tuple(found.nbest))
@@ -458,7 +428,8 @@ def features_of_samples(
     if not len(wave_S) or audio.is_silent(wave_S):
         raise SettingError("samples: are digital silence (all are equal); pass a recording with speech")
     wave_S, rate_hz = _at_its_rate(recognizer, wave_S, rate_hz)
-    return _features_of(recognizer, "samples", wave_S, rate_hz).feats_TF, (wave_S, rate_hz)
+    feats_TF, _ = _features_of(recognizer, "samples", wave_S, rate_hz)
+    return feats_TF, (wave_S, rate_hz)
 
 
 def _parts(recognizer: TrainedModel, blocks: Iterable[np.ndarray], rate_hz: int) -> tuple[Iterator[Cut], int]:
@@ -491,15 +462,13 @@ def _long(recognizer: TrainedModel, name: str, parts: Iterable[Cut], rate_hz: in
         nbest = part.nbest if not found else _best_pairs(nbest, part.nbest, recognizer.nbest)
         lattices |= {segment_name(name, cut.begin_s, end_s): each for each in part.lattices.values()}
         words, phones = _later(part.words, cut.begin_s), _later(part.phones, cut.begin_s)
-        found.append(_Found(part.spelled, words, phones, counted_2G=part.counted_2G))
+        found.append(_Found(part.spelled, words, phones))
     if not failed and not found:
         say(f"{name}: no speech in it: it is silent, or equally loud throughout; there are no words")
     if failed and not found:
         raise DataError(f"{name}: no part of it could be recognised; the first reason: {failed}")
     words, phones = ([s for part in found for s in getattr(part, each)] for each in ("words", "phones"))
-    spelled = tuple(word for part in found for word in part.spelled)
-    counted = [part.counted_2G for part in found if part.counted_2G is not None]
-    return _Found(spelled, words, phones, nbest, lattices, torch.stack(counted).sum(0) if counted else None)
+    return _Found(tuple(word for part in found for word in part.spelled), words, phones, nbest, lattices)
 
 
 def _later(segments: Sequence[Segment], by_s: float) -> list[Segment]:
@@ -516,14 +485,14 @@ def _best_pairs(before: Sequence[Alternative], after: Sequence[Alternative], n: 
 
 
 def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int, wanted: Wanted) -> _Found:
-    heard = _features_of(recognizer, name, wave_S, rate_hz)
+    feats_TF, is_background = _features_of(recognizer, name, wave_S, rate_hz)
     if audio.is_silent(wave_S):
         say(f"{name}: is silent (its samples differ by less than half a step of 16 bits), so there are no words")
         return _no_words(recognizer)
-    if heard.is_background:
+    if is_background:
         say(f"{name}: nobody speaks in it: it is equally loud throughout, so there are no words")
         return _no_words(recognizer)
-    feats = {name: heard.feats_TF}
+    feats = {name: feats_TF}
     paths: Sequence[Alternative] = ()
     lattice: WordLattice | None = None
     if recognizer.nbest or wanted.lattices:
@@ -540,8 +509,7 @@ def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz
         if name in alignments:
             phones = phone_segments(alignments[name], recognizer.hmm.lexicon, recognizer.clock)
     spelled = without_doubtful(recognizer, decoding.hypotheses[0]).words
-    counted_2G = heard.counted_2G if spelled else None
-    return _Found(spelled, words, phones, paths, {name: lattice} if lattice else {}, counted_2G)
+    return _Found(spelled, words, phones, paths, {name: lattice} if lattice else {})
 
 
 def _no_words(recognizer: TrainedModel) -> _Found:
@@ -564,30 +532,19 @@ def _refuse_given(recognizer: TrainedModel, name: str) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Features:
-    """The features of a recording, (T, F), and what its static ones tell."""
-
-    feats_TF: np.ndarray
-    is_background: bool  # and nothing else
-    counted_2G: torch.Tensor | None  # what normalisation by speaker counts; None: by other features, or otherwise
-
-
-def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int) -> _Features:
+def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, bool]:
+    """The features (T, F) of a recording, and whether it is only background."""
     if model := network_speakers(recognizer):
-        unadapted = _features_of(model.recognizer, name, wave_S, rate_hz)
-        feats_TD = model.projection(unadapted.feats_TF)
-        if recognizer.transform is not None:
-            feats_TD = applied(recognizer.transform, feats_TD)
-        if recognizer.features.kind != "given":
-            beside_TF = _features_of(recognizer.without_adapted, name, wave_S, rate_hz).feats_TF
-            feats_TD = np.concatenate([beside_TF, feats_TD], 1)
-        return _Features(feats_TD, unadapted.is_background, None)
+        feats_TF, is_background = _features_of(model.recognizer, name, wave_S, rate_hz)
+        unadapted_TD = model.projection(feats_TF)
+        adapted_TD = unadapted_TD if recognizer.transform is None else applied(recognizer.transform, unadapted_TD)
+        if recognizer.features.kind == "given":
+            return adapted_TD, is_background
+        beside_TF, _ = _features_of(recognizer.without_adapted, name, wave_S, rate_hz)
+        return np.concatenate([beside_TF, adapted_TD], 1), is_background
     config = recognizer.features
     static_TF, silent_T = _static_of(config, wave_S, rate_hz)
     if not len(static_TF):
         raise DataError(f"{name}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
-    feats_TF = finish_features([static_TF], config, [silent_T], recognizer.earlier_2G)[0].numpy()
-    is_background = only_background(static_TF, silent_T, config)
-    counts = recognizer.normalises_by_speaker and not is_background
-    return _Features(feats_TF, is_background, counted_stats(static_TF, silent_T, config) if counts else None)
+    feats_TF = finish_features([static_TF], config, [silent_T])[0].numpy()
+    return feats_TF, only_background(static_TF, silent_T, config)

@@ -37,8 +37,7 @@ TUNING_FILE = "tuning.json"  # in a model directory
 class Recognizer(TrainedModel):
     """A trained model that recognises recordings and streams.
 
-    A model that adapts to speakers, such as `sat` of a recipe, or normalises its features by speaker, such as most
-    presets do, remembers those that calls name with `speaker`.
+    A model that adapts to speakers, such as `sat` of a recipe, remembers those that calls name with `speaker`.
     """
 
     @classmethod
@@ -94,9 +93,8 @@ class Recognizer(TrainedModel):
         rate
             Samples per second; if it is not the model's rate, the recording is resampled.
         speaker
-            A name for the speaker: what was heard under this name before helps to recognise the next recording. None:
-            each recording is of another speaker. Models that neither adapt to speakers nor normalise by speaker ignore
-            it.
+            A name for the speaker, to whom all recordings with this name are adapted together; None: a recording is
+            adapted to by itself. Models that do not adapt to speakers ignore it.
 
         Raises
         ------
@@ -108,8 +106,7 @@ class Recognizer(TrainedModel):
     def stream(self, rate: int, speaker: str | None = None) -> Stream:
         """Begin streaming recognition of a recording with `rate` samples per second; raises what `Stream` raises.
 
-        A model that adapts to speakers does so from the first result on, or from the start if it knows the `speaker`;
-        so does one that normalises its features by speaker.
+        A model that adapts to speakers does so from the first result on, or from the start if it knows the `speaker`.
         """
         return Stream(self, rate, speaker=speaker, known=self._known)
 

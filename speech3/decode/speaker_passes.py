@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from speech3.decode.graph import DECODE_SETTINGS, Graph
 from speech3.decode.output import write_hypotheses
@@ -79,10 +78,9 @@ class Marked(Mapping[str, np.ndarray]):
 
 @dataclass(eq=False)
 class KnownSpeakers:
-    """Statistics of speakers from earlier recordings: of the transforms, and those of normalisation by speaker."""
+    """Statistics of speakers from earlier recordings, and the transforms from these."""
 
     stats: dict[str, FmllrStats] = field(default_factory=dict)
-    features: dict[str, torch.Tensor] = field(default_factory=dict)  # (2, G)
     transforms: dict[str, np.ndarray] = field(default_factory=dict)
 
     def add(self, stats: Mapping[str, FmllrStats], transforms: Mapping[str, np.ndarray]) -> None:

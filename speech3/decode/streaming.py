@@ -202,9 +202,7 @@ class Stream:
         self._scores = self._speaker.scores() if self._speaker else online_scores(recognizer)
         self._model_hz = model_hz = features.sample_frequency or self.rate_hz
         self._resampler = OnlineResampler(self.rate_hz, model_hz)
-        remembers = known is not None and speaker is not None and recognizer.normalises_by_speaker
-        self._earlier, self._name = known.features if known and remembers else {}, speaker or ""
-        self._cmvn = OnlineCmvn(features, self._earlier.get(self._name))
+        self._cmvn = OnlineCmvn(features)
         self._features = OnlineFeatures(features, model_hz, self._cmvn)
         self._block = round(BLOCK_FRAMES * features.frame_shift / 1000 * model_hz)  # samples
         self._waiting_S = np.zeros(0, np.float32)  # samples of the block that is not complete yet
@@ -279,8 +277,6 @@ class Stream:
         if self._speaker:
             self._segment.use(self._speaker.after(self._segment.aligned if words else None))
         self._cmvn.restart(speech=bool(words))
-        if self._cmvn.carried_2G is not None:
-            self._earlier[self._name] = self._cmvn.carried_2G
         self._scores.restart()
 
 

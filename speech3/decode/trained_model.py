@@ -141,8 +141,7 @@ class TrainedModel:
     are replaced by `<unk>`. Results of recordings have up to `nbest` word sequences.
 
     `sat` are the GMMs of a network that reads features adapted to speakers, and `transform` (D, D + 1) is that of the
-    speaker of the recordings; without one their features are not adapted. `earlier_2G` are the statistics of other
-    speech of theirs, for features that are normalised by speaker.
+    speaker of the recordings; without one their features are not adapted.
     """
 
     directory: Path
@@ -154,12 +153,6 @@ class TrainedModel:
     nbest: int = 0
     sat: "TrainedModel | None" = None
     transform: np.ndarray | None = None
-    earlier_2G: torch.Tensor | None = None
-
-    @property
-    def normalises_by_speaker(self) -> bool:
-        """Whether earlier speech of the speaker counts; not where features adapted to speakers are beside others."""
-        return self.sat is None and self.features.cmvn == "speaker" and self.features.norm_means
 
     def with_min_confidence(self, least: float) -> Self:
         if not isinstance(least, numbers.Real) or not 0 <= least <= 1:

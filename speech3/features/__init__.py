@@ -20,12 +20,7 @@ if TYPE_CHECKING:
     from speech3.features.context import add_deltas as add_deltas, splice as splice
     from speech3.features.extraction import extract as extract, silent_in as silent_in
     from speech3.features.filterbank import mel_edges as mel_edges, mel_scale as mel_scale, mel_to_hertz as mel_to_hertz
-    from speech3.features.normalisation import (
-        OnlineCmvn as OnlineCmvn,
-        carried as carried,
-        counted_stats as counted_stats,
-        normalise as normalise,
-    )
+    from speech3.features.normalisation import OnlineCmvn as OnlineCmvn, normalise as normalise
     from speech3.features.pitch import track_pitch as track_pitch, voicing_probability as voicing_probability
     from speech3.features.sound import (
         only_background as only_background,

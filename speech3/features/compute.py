@@ -126,21 +126,17 @@ def pitch_ratio(config: FeatureConfig, sample_rate_hz: int) -> float:
 
 
 def finish_features(
-    statics: list[Tensor],
-    config: FeatureConfig,
-    silent: Sequence[Tensor] | None = None,
-    earlier_2G: Tensor | None = None,
+    statics: list[Tensor], config: FeatureConfig, silent: Sequence[Tensor] | None = None
 ) -> list[Tensor]:
     """CMVN, then deltas, then splicing for the utterances of one CMVN unit: one utterance, or all of one speaker.
 
     `statics`: float32 (T, F) each.
     `silent`: for each, which frames are digital silence (`silent_frames`); None: none.
-    `earlier_2G`: of earlier recordings of the speaker (`counted_stats`).
     Returns: float32 (T, F * (deltas + 1) * (left_context + 1 + right_context)) each, as Kaldi's ``apply-cmvn |
     add-deltas | splice-feats`` without `global_stats`.
     Raises Speech3Error: global statistics are missing or do not fit the features.
     """
-    normal = normalise(statics, config, silent, earlier_2G)
+    normal = normalise(statics, config, silent)
     derived = [add_deltas(feats_TF, config.deltas, config.delta_window) for feats_TF in normal]
     return [splice(feats_TF, config.left_context, config.right_context) for feats_TF in derived]
 

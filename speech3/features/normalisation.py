@@ -68,16 +68,10 @@ _LOUDEST_MEMORY = 600  # frames: so long after loud sound, quieter speech counts
 _JUMP = 0.75  # by which sound is louder than all before it that it cannot be the same speaker's, in standard deviations
 
 
-def normalise(
-    statics: list[Tensor],
-    config: FeatureConfig,
-    silent: Sequence[Tensor] | None = None,
-    earlier_2G: Tensor | None = None,
-) -> list[Tensor]:
+def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Tensor] | None = None) -> list[Tensor]:
     """Apply the CMVN of `config` to the utterances of one unit: one utterance, or all utterances of one speaker.
 
     `silent`: for each utterance, which frames are digital silence, bool (T,); None: none. Where all are, all count.
-    `earlier_2G`: `counted_stats` of earlier recordings of the speaker, for normalisation by utterance or speaker.
     Raises Speech3Error: global statistics are missing or do not fit the features.
     """
     variances = config.norm_vars
@@ -94,33 +88,19 @@ def normalise(
             raise SettingError("cmvn: global needs global_stats; take them from the features.yaml of the training data")
         stats = config.global_stats
         return [apply_global_cmvn(stats, static_TF, variances, silent_T) for static_TF, silent_T in pairs]
+    left_out, training_2G = list(silent), None
     if all(bool(silent_T.all()) for silent_T in silent):
-        stats_2G = torch.stack([cmvn_stats(static_TF) for static_TF in statics]).sum(0)
-    else:
-        stats_2G = torch.stack([counted_stats(*pair, config) for pair in pairs]).sum(0)
-        if earlier_2G is not None:
-            stats_2G += earlier_2G
-        if config.global_stats is not None and of_logs(config):
-            training_2G = training_stats(config.global_stats, statics[0].shape[1]).to(statics[0].device)
-            if stats_2G[0, -1]:
-                stats_2G += prior_like(training_2G, stats_2G, config)
-            else:  # a room, and nobody speaks
-                stats_2G = torch.stack([cmvn_stats(*pair) for pair in pairs]).sum(0)
-                stats_2G = above_background(training_2G, stats_2G, config)
+        left_out = [torch.zeros_like(silent_T) for silent_T in silent]
+    elif config.global_stats is not None and of_logs(config):
+        training_2G = training_stats(config.global_stats, statics[0].shape[1]).to(statics[0].device)
+        left_out = [~near_sound(static_TF, silent_T, training_2G, config) for static_TF, silent_T in pairs]
+    stats_2G = torch.stack([cmvn_stats(*each) for each in zip(statics, left_out, strict=True)]).sum(0)
+    if training_2G is not None and stats_2G[0, -1]:
+        stats_2G += prior_like(training_2G, stats_2G, config)
+    elif training_2G is not None:  # a room, and nobody speaks
+        stats_2G = torch.stack([cmvn_stats(*pair) for pair in pairs]).sum(0)
+        stats_2G = above_background(training_2G, stats_2G, config)
     return [apply_cmvn(stats_2G, static_TF, norm_vars=variances, silent_T=silent_T) for static_TF, silent_T in pairs]
-
-
-def counted_stats(static_TF: Tensor, silent_T: Tensor, config: FeatureConfig) -> Tensor:
-    """The statistics of what counts of an utterance, float64 (2, G)."""
-    if config.global_stats is None or not of_logs(config):
-        return cmvn_stats(static_TF, silent_T)
-    training_2G = training_stats(config.global_stats, static_TF.shape[1]).to(static_TF.device)
-    return cmvn_stats(static_TF, ~near_sound(static_TF, silent_T, training_2G, config))
-
-
-def carried(stats_2G: Tensor) -> Tensor:
-    """Statistics of earlier speech, as those of at most `CARRIED_FRAMES`."""
-    return stats_2G * min(1.0, CARRIED_FRAMES / max(float(stats_2G[0, -1]), 1.0))
 
 
 def prior_like(training_2G: Tensor, own_2G: Tensor, config: FeatureConfig) -> Tensor:
@@ -157,10 +137,9 @@ class OnlineCmvn:
 
     `config`: of the features; its ``global_stats`` are those of the training data. Without them, or if features are not
     logs of energies, nothing tells sound from background, and all frames count.
-    `earlier_2G`: of earlier recordings of the speaker.
     """
 
-    def __init__(self, config: FeatureConfig, earlier_2G: Tensor | None = None) -> None:
+    def __init__(self, config: FeatureConfig) -> None:
         self._config = config
         self._training_2G: Tensor | None = None
         self._levels: OnlineLevels | None = None
@@ -168,12 +147,11 @@ class OnlineCmvn:
             self._training_2G = training_stats(config.global_stats, len(config.global_stats[0]) - 1)
             self._levels = OnlineLevels(self._training_2G, config)
         self._prior_2G = self._prior_like(None)
-        self._speaker = _Speaker(earlier_2G)
+        self._speaker = _Speaker()
         self._before_rise: _Speaker | None = None  # while the frames after a rise wait
         self._brief = False  # whether the first sound may have been a click: then the next begins anew
         self._waiting: list[_Heard] = []
         self._background_known = False
-        self._listens = 0 if earlier_2G is None else WAIT_FRAMES  # for the background, where no frame waits for it
         self._quiet: list[_Heard] = []  # background that is not normalised yet
         self._frames_since_sound = 0
         self._heard_any = False  # since the last `restart`
@@ -209,11 +187,6 @@ class OnlineCmvn:
         """Whether there may have been sound since the last `restart`, and not only background."""
         return self._heard_any or not self._background_known
 
-    @property
-    def carried_2G(self) -> Tensor | None:
-        """The statistics of the speaker's utterances before this one; None: of no speech."""
-        return (self._before_rise or self._speaker).carried_2G
-
     def restart(self, *, speech: bool) -> None:
         """Begin the next utterance; `speech`: whether the frames since the previous call were speech."""
         self._heard_any = self._frames_since_any < WAIT_FRAMES  # which may belong to the next
@@ -235,9 +208,6 @@ class OnlineCmvn:
             heard = _Heard(static_F, is_silent, *levels)
             self._frames_since_any = 0 if heard.is_sound(-math.inf) else self._frames_since_any + 1
             self._heard_any = self._heard_any or self._frames_since_any == 0
-            if self._listens:
-                self._listens -= 1
-                self._background_known = self._background_known or not self._listens
             yield heard
 
     def _wait(self, heard: "_Heard") -> Tensor:
@@ -447,4 +417,5 @@ class _Speaker:
         """Count the present utterance among the earlier ones."""
         if self.present_2G is None or not self.present_2G[0, -1]:
             return
-        self.carried_2G = carried(self.present_2G if self.carried_2G is None else self.carried_2G + self.present_2G)
+        total_2G = self.present_2G if self.carried_2G is None else self.carried_2G + self.present_2G
+        self.carried_2G = total_2G * min(1.0, CARRIED_FRAMES / float(total_2G[0, -1]))

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
 import toys
-import yaml
 from whistles import FEATURES, RATE_HZ, SAID, whistled
 
 import speech3
@@ -68,55 +66,6 @@ def test_a_speaker_is_remembered_from_call_to_call(recognizer: Recognizer) -> No
     stream.accept(wave_S)
     assert stream.finish().text.split() == list(words)
     assert recognizer._known.stats["anna"].count > 1.05 * counts[-1]
-
-
-SINGLE = {"A": (("a", 0.4),), "BB": (("b", 0.2), ("b", 0.2))}  # normalised by itself, one sound is as any other
-
-
-@pytest.fixture
-def by_speaker(model: Path) -> Recognizer:
-    """A model that does not adapt, but normalises its features by speaker."""
-    config = FEATURES.model_copy(update={"cmvn": "speaker"})
-    (model / "features.yaml").write_text(yaml.safe_dump(config.model_dump()))
-    return speech3.Recognizer.load(model)
-
-
-def test_single_words_of_a_speaker_are_normalised_by_the_earlier_ones(by_speaker: Recognizer) -> None:
-    for speaker in (None, "anna"):
-        by_speaker.transcribe(whistled(*SAID["a-bb"][1]), RATE_HZ, speaker=speaker)
-        found = [by_speaker.transcribe(whistled(*said), RATE_HZ, speaker=speaker).text for said in SINGLE.values()]
-        assert (found == list(SINGLE)) == (speaker is not None)
-    assert set(by_speaker._known.features) == {"anna"}
-    count = float(by_speaker._known.features["anna"][0, -1])
-    with pytest.raises(Speech3Error):
-        by_speaker.transcribe(np.zeros(3, np.float32), RATE_HZ, speaker="anna")
-    by_speaker.transcribe(np.zeros(RATE_HZ, np.float32), RATE_HZ, speaker="anna")  # no words
-    assert float(by_speaker._known.features["anna"][0, -1]) == count
-
-
-def test_a_stream_begins_with_what_is_known_of_the_speaker(by_speaker: Recognizer) -> None:
-    stream = by_speaker.stream(RATE_HZ, speaker="anna")
-    stream.accept(whistled(*SAID["a-bb"][1]))
-    assert stream.finish().text.split() == list(SAID["a-bb"][0])
-    for word, said in SINGLE.items():
-        stream = by_speaker.stream(RATE_HZ, speaker="anna")
-        stream.accept(whistled(*said))
-        assert stream.finish().text == word
-    assert set(by_speaker._known.features) == {"anna"}
-    nobody = by_speaker.stream(RATE_HZ)
-    nobody.accept(whistled(*SAID["a-bb"][1]))
-    nobody.finish()
-    assert set(by_speaker._known.features) == {"anna"}
-
-
-def test_files_of_one_speaker_are_normalised_together(by_speaker: Recognizer, tmp_path: Path) -> None:
-    files = []
-    for name, said in {"first": SAID["a-bb"][1], **SINGLE}.items():
-        files.append(tmp_path / f"{name}.wav")
-        soundfile.write(files[-1], whistled(*said), RATE_HZ)
-    for one_speaker in (False, True):
-        found = [each.text for each in transcribe(by_speaker, files, one_speaker=one_speaker)]
-        assert (found == ["A BB", "A", "BB"]) == one_speaker
 
 
 def test_a_stream_uses_a_transform_from_its_second_segment_on(recognizer: Recognizer) -> None:
