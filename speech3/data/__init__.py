@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         write_wav as write_wav,
     )
     from speech3.data.augment.augmenter import (
-        BACKGROUND as BACKGROUND,
         Augmenter as Augmenter,
         add_background as add_background,
         augment_data as augment_data,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         make_augmenter as make_augmenter,
         perturb_speed as perturb_speed,
         seed_of as seed_of,
+        without_background as without_background,
     )
     from speech3.data.augment.negatives import (
         NEGATIVE_S as NEGATIVE_S,

@@ -119,13 +119,13 @@ def hours_of_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
         hours = _hours_of(e, e.source) if e.source else 0.0
     except Speech3Error:
         return None
-    faster = 1 + sum(1 / speed for speed in e.recipe.speed_perturb)
-    return Speech(hours * faster, exact=False) if hours else None
+    copies = 1 + sum(1 / speed for speed in e.recipe.speed_perturb) + bool(e.recipe.background)
+    return Speech(hours * copies, exact=False) if hours else None
 
 
 def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     """The expected cost of each step that has a measured rate, or takes much disk."""
-    e = e.sized(speech.train)
+    e = e.sized(e.hours if speech.exact else speech.train)
     recipe = e.recipe
     hours = speech.train * (1 + (recipe.negatives.share if recipe.negatives else 0))
     all_hours = hours + speech.dev + speech.test

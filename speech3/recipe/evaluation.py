@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 
 from speech3.corpora import SET_NAMES, digits
-from speech3.data import DataDir, audio, lengths_s, read_datadir
+from speech3.data import DataDir, audio, lengths_s, read_datadir, without_background
 from speech3.decode import (
     BEAM,
     DECODE_SETTINGS,
@@ -476,7 +476,7 @@ def _system(e: Experiment, system: str) -> System:
 
 
 def _volume(e: Experiment, split: str) -> SplitVolume:
-    data = read_datadir(e.data(split))
+    data = without_background(read_datadir(e.data(split)))
     seconds = sum(lengths_s(data).values())
     return SplitVolume(split, len(data.utterances), len(data.speakers()), seconds / 3600)
 

@@ -57,7 +57,7 @@ from speech3.corpora import (
     wsj,
     yesno,
 )
-from speech3.data import BACKGROUND, lengths_s, read_datadir
+from speech3.data import lengths_s, read_datadir, without_background
 from speech3.decode import DECODE_SETTINGS, SideBySide
 from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError
 from speech3.io import ArkReader
@@ -313,9 +313,9 @@ class Experiment:
     @property
     def about_data(self) -> dict[str, Any]:
         """What packed frames say of the training data."""
-        speakers = (line.split()[-1] for line in (self.data("train") / "utt2spk").open(encoding="utf-8"))
-        background = {"background": True} if any(name.startswith(BACKGROUND) for name in speakers) else {}
-        return {"corpus": self.name, "speed_perturb": list(self.recipe.speed_perturb), **background}
+        train = read_datadir(self.data("train"))
+        about: dict[str, Any] = {"corpus": self.name, "speed_perturb": list(self.recipe.speed_perturb)}
+        return about if without_background(train) is train else {**about, "background": True}
 
     @property
     def augmented(self) -> str:
@@ -386,7 +386,8 @@ class Experiment:
 
     @cached_property
     def hours(self) -> float:
-        return sum(lengths_s(read_datadir(self.data(self.speech))).values()) / 3600
+        """Hours of speech for training, copies at other speeds included; those with background are mostly that."""
+        return sum(lengths_s(without_background(read_datadir(self.data(self.speech)))).values()) / 3600
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -524,7 +525,11 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
         }
         if missing := [need for need, met in needs.items() if not met]:
             raise SettingError(f"lfmmi.adapted=true: needs {', '.join(missing)}; change these, or remove lfmmi.adapted")
-    for key, config in (("augment", recipe.augment), ("negatives", recipe.negatives)):
+    for key, config in (
+        ("augment", recipe.augment),
+        ("negatives", recipe.negatives),
+        ("background", recipe.background),
+    ):
         if config and experiment.presets[recipe.features].kind == "given":
             raise SettingError(
                 f"features={recipe.features}: {key} makes audio, but given features are not computed from audio; remove"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from speech3.corpora import LETTERS
-from speech3.data import read_datadir, read_lines, read_sentences, with_progress
+from speech3.data import read_datadir, read_lines, read_sentences, with_progress, without_background
 from speech3.decode import (
     GRAPH,
     TUNING_GRAPH,
@@ -239,7 +239,9 @@ def _vocabulary(e: Experiment, sentences: Iterable[list[str]]) -> set[str]:
 
 
 def _said(e: Experiment, split: str) -> Iterator[tuple[str, ...]]:
-    return (tuple((utterance.text or "").split()) for utterance in read_datadir(e.data(split)).utterances.values())
+    """What was said, once: copies with background would double each count."""
+    data = without_background(read_datadir(e.data(split)))
+    return (tuple((utterance.text or "").split()) for utterance in data.utterances.values())
 
 
 def _only_in_dev(e: Experiment) -> set[tuple[str, ...]]:

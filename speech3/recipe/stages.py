@@ -140,12 +140,13 @@ def make_data(e: Experiment) -> None:
 
 def _add_background(e: Experiment) -> None:
     """Add copies with background to training data where they are asked for, or recordings have none."""
-    train = read_datadir(e.data("train"))
-    if e.recipe.background is False or not train.recordings:
-        return
-    if e.recipe.background or has_no_background(train):
-        if not e.recipe.background:
+    wanted, train = e.recipe.background, read_datadir(e.data("train"))
+    if wanted is None:
+        from_audio = all(config.kind != "given" for config in e.presets.values())
+        wanted = from_audio and bool(train.recordings) and has_no_background(train)
+        if wanted:
             say("  recordings begin and end with speech; a copy of each gets background noise (background=false: none)")
+    if wanted:
         add_background(train, jobs=e.jobs)
 
 

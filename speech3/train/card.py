@@ -193,7 +193,7 @@ def _data(about: dict[str, Any], features: FeatureConfig | None) -> str:
     noted["speed_perturb"] = "Also trained on copies at the speeds"
     lines = [f"{head}: {about['info'][key]}." for key, head in noted.items() if about["info"].get(key)]
     if about["info"].get("background"):
-        lines.append("Also trained on a copy of each utterance with background noise around it.")
+        lines.append("Also trained on a copy of each utterance with background noise before, in and after it.")
     if augment := about["info"].get("augment"):
         shares = ", ".join(f"{key} {share:g}" for key, share in augment.items() if key.endswith("_prob") and share)
         lines.append(f"Also trained on an augmented copy of each utterance: {shares}.")

@@ -1,6 +1,7 @@
 """A recording at another speed: pitch and length move together, and the copy is somebody else."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import soundfile
 from sounds import RATE_HZ, tone
 
 from speech3.data import audio
-from speech3.data.augment.augmenter import add_background, has_no_background, perturb_speed
+from speech3.data.augment.augmenter import add_background, has_no_background, perturb_speed, without_background
 from speech3.data.datadir import read_datadir
 from speech3.data.validation import validate
 from speech3.errors import Speech3Error
@@ -157,17 +158,26 @@ def test_copies_with_background(make: Callable[..., Path]) -> None:
         edge_S, loud = room_S[: int(0.1 * rate_hz)], float(wave_S.std())
         assert before >= 0.1 * rate_hz and 0 < edge_S.std() < 0.2 * loud
     again = perturb_speed(result, directory.parent / "faster", [0.9], jobs=1)
-    assert not any("sp0.9-room" in key for key in again.utterances) and len(again.utterances) == 3 * len(
-        data.utterances
-    )
+    assert set(again.utterances) == {*result.utterances, *(f"sp0.9-{key}" for key in data.utterances)}
+    assert set(without_background(again).utterances) == {*data.utterances, *(f"sp0.9-{key}" for key in data.utterances)}
+    assert without_background(data) is data
     with pytest.raises(Speech3Error, match=r"background-u1: .*already"):
         add_background(result, jobs=1)
 
 
+def test_a_copy_takes_the_place_of_no_recording(make: Callable[..., Path]) -> None:
+    directory = make()
+    data = read_datadir(directory)
+    recordings = {**data.recordings, "background-u1": data.recordings[data.utterances["u1"].recording]}
+    with pytest.raises(Speech3Error, match=r"background-u1: .*already has .* recording"):
+        add_background(replace(data, recordings=recordings), jobs=1)
+
+
 @pytest.mark.parametrize("snr_db", [40, 10])
+@pytest.mark.parametrize("zeros_s", [0.0, 0.5])
 @pytest.mark.parametrize(("edges_s", "expected"), [(0.0, True), (0.1, True), (0.16, False), (0.5, False)])
 def test_recordings_that_begin_and_end_with_speech(
-    tmp_path: Path, edges_s: float, expected: bool, snr_db: float
+    tmp_path: Path, edges_s: float, expected: bool, zeros_s: float, snr_db: float
 ) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / "bad.wav").write_bytes(b"")
@@ -175,7 +185,7 @@ def test_recordings_that_begin_and_end_with_speech(
         level_S = 0.1 * (1 + np.sin(2 * np.pi * 4 * np.arange(8000) / 8000))  # of syllables
         speech_S = np.pad(level_S * rng.normal(size=8000), round(8000 * edges_s))
         noisy_S = speech_S + 0.1 * 10 ** (-snr_db / 20) * rng.normal(size=len(speech_S))
-        soundfile.write(tmp_path / f"{number}.wav", noisy_S, 8000)
+        soundfile.write(tmp_path / f"{number}.wav", np.pad(noisy_S, round(8000 * zeros_s)), 8000)
     names = [*map(str, range(5)), "bad"]
     (tmp_path / "wav.scp").write_text("".join(f"{name} {tmp_path / name}.wav\n" for name in names))
     (tmp_path / "utt2spk").write_text("".join(f"{name} anna\n" for name in names))

@@ -13,9 +13,12 @@ from typer.testing import CliRunner
 
 from speech3.cli import app
 from speech3.corpora.anyspeech import check_source
+from speech3.data.datadir import read_datadir
 from speech3.errors import DataError, MissingError
+from speech3.io import write_ark
 from speech3.language import espeak
 from speech3.recipe.experiment import open_experiment
+from speech3.recipe.language import _said
 from speech3.recipe.stages import make_data
 
 pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
@@ -134,12 +137,16 @@ def test_training_data_without_background_get_copies_with_it(
     source.mkdir()
     for speaker in range(6):
         for word in ("yes", "no"):
-            burst_S = np.pad(level_S * rng.normal(size=6000), round(8000 * edge_s))
+            speech_S = np.pad(level_S * rng.normal(size=6000), round(8000 * edge_s))
+            burst_S = speech_S + 1e-3 * rng.normal(size=len(speech_S))
             soundfile.write(source / f"s{speaker}-{word}.wav", burst_S, 8000)
             (source / f"s{speaker}-{word}.txt").write_text(word)
     e = open_experiment("any", tmp_path / "out", source, ["lexicon=graphemes", "least_minutes=0", "jobs=1", *keys], "")
     make_data(e)
     assert ("recordings begin and end with speech" in capsys.readouterr().err) == (expected and not keys)
+    assert len(list(_said(e, "train"))) * (1 + expected) == len(read_datadir(e.data("train")).utterances)
+    assert e.about_data.get("background", False) == expected
+    assert e.hours * 3600 == pytest.approx((0.75 + 2 * edge_s) * len(list(_said(e, "train"))), abs=0.01)
     for split in ("train", "dev", "test"):
         text = dict(line.split() for line in (tmp_path / "out" / "data" / split / "text").read_text().splitlines())
         copies = {key: word for key, word in text.items() if key.startswith("background-")}
@@ -147,3 +154,20 @@ def test_training_data_without_background_get_copies_with_it(
         assert copies == (
             {f"background-{key}": word for key, word in originals.items()} if expected and split == "train" else {}
         )
+
+
+def test_given_features_have_no_copies_with_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("speech3.recipe.stages.has_no_background", lambda data: True)
+    source, rng = tmp_path / "source", np.random.default_rng(0)
+    source.mkdir()
+    names = [f"s{speaker}-{word}" for speaker in range(6) for word in ("yes", "no")]
+    for name in names:
+        soundfile.write(source / f"{name}.wav", 0.1 * rng.normal(size=6000), 8000)
+    write_ark(source / "feats.ark", [(name, np.zeros((70, 3), np.float32)) for name in names], source / "feats.scp")
+    for file, value in {"wav.scp": "{}.wav", "utt2spk": "s", "text": "yes"}.items():
+        (source / file).write_text("".join(f"{name} {value.format(name)}\n" for name in names))
+    e = open_experiment(
+        "any", tmp_path / "out", source, ["lexicon=graphemes", "least_minutes=0", "jobs=1", "features=given"], ""
+    )
+    make_data(e)
+    assert (e.data("train") / "feats.scp").exists() and "background" not in e.about_data

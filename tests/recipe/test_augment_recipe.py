@@ -100,6 +100,7 @@ def test_directories_of_noise_are_what_the_copies_are_made_of(tiny, experiment: 
         (["augment.noise_prob=2"], r"augment\.noise_prob: .* less than or equal to 1 \(got 2\)"),
         (["augment=noisy", "augment.noise=1"], r"unknown key 'augment\.noise'; known here: .*noise_dir"),
         (["augment=mixed", "features=given"], "features=given: augment makes audio"),
+        (["background=true", "features=given"], "features=given: background makes audio"),
         (["augment={}"], r"augment: .*set one of the keys \*_prob"),
     ],
 )

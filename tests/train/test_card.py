@@ -89,7 +89,7 @@ def test_a_finished_run_has_a_card(tmp_path):
 def test_normalisation_over_no_utterance_and_no_speaker_and_augmented_copies(tmp_path, cmvn, said):
     augment = {"noise_prob": 0.6, "noise_dir": None, "noise_snr_db": [0, 5], "reverb_prob": 0.0, "babble_prob": 0.4}
     card = (_train(tmp_path, cmvn, augment) / "MODEL_CARD.md").read_text()
-    assert "tri. Also trained on a copy of each utterance with background noise around it. Also trained on an" in card
+    assert "tri. Also trained on a copy of each utterance with background noise before, in and after it. Also" in card
     assert "Also trained on an augmented copy of each utterance: noise_prob 0.6, babble_prob 0.4." in card
     assert said in card and "normalised per" not in card
 

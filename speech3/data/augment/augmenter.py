@@ -68,6 +68,7 @@ BACKGROUND = "background-"
 # (medians); in white noise of 20 dB 0.09, 0.51 and 0.53, of 10 dB 0.14, 0.62 and 0.64.
 _BACKGROUND_DB = 30.0
 _ABOVE_QUIETEST_DB = 3.0
+_SILENT_POWER = 2.0**-32  # half a step of 16 bits, squared
 _MIN_EDGES_S = 0.25
 _EDGE_S = 0.1, 0.6  # of background before and after speech in a room
 _ROOM_SNR_DB = 20.0, 60.0
@@ -468,7 +469,7 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
         if not 0.5 <= factor <= 2.0 or factor == 1.0:
             raise SettingError(f"speed factor {factor:g}: factors must be from 0.5 to 2, other than 1")
     changes = [(f"sp{factor:g}-", functools.partial(_faster, factor=factor)) for factor in factors]
-    return _with_copies(data, out, changes, jobs, "speed perturbation")
+    return _with_copies(data, out, changes, jobs, "copies at other speeds")
 
 
 def add_background(data: DataDir, *, jobs: int = 0) -> DataDir:
@@ -481,16 +482,23 @@ def add_background(data: DataDir, *, jobs: int = 0) -> DataDir:
     return _with_copies(data, data.path, [(BACKGROUND, _in_room)], jobs, "copies with background")
 
 
+def without_background(data: DataDir) -> DataDir:
+    """A data directory without the copies that `add_background` added."""
+    copies = {BACKGROUND + key for key in data.utterances} & set(data.utterances)
+    return data.subset(key for key in data.utterances if key not in copies) if copies else data
+
+
 def _with_copies(data: DataDir, out: Path, changes: Sequence[tuple[str, Change]], jobs: int, what: str) -> DataDir:
     """Write a data directory with `data` and a copy of it for each prefix."""
     recordings = {key: original_value(value, data.path, out) for key, value in data.recordings.items()}
     utterances = dict(data.utterances)
-    copied = [
-        key for key in utterances if not (key.startswith(BACKGROUND) and key.removeprefix(BACKGROUND) in utterances)
-    ]
-    names = Counter([*utterances, *(prefix + key for prefix, _ in changes for key in copied)])
-    if twice := [name for name, count in names.items() if count > 1]:
-        raise DataError(f"{twice[0]}: {data.path} already has this copy, or it is asked for twice")
+    copied = list(without_background(data).utterances)
+    names = Counter(prefix + key for prefix, _ in changes for key in copied)
+    if twice := [name for name, count in names.items() if count > 1 or name in {*utterances, *recordings}]:
+        raise DataError(
+            f"{twice[0]}: {data.path} already has an utterance or a recording of this name, or the copy is asked for"
+            f" twice; rename it, or make no {what}"
+        )
     items = [(_part(data, [key]), prefix, change) for prefix, change in changes for key in copied]
     skipped: dict[str, str] = {}
     work = functools.partial(_copies, out=out)
@@ -522,7 +530,10 @@ def _in_room(wave_S: np.ndarray, rate_hz: int, _: Utterance, key: str) -> tuple[
 
 
 def has_no_background(data: DataDir) -> bool:
-    """Whether most recordings begin and end with speech: background before and after it is under `_MIN_EDGES_S`."""
+    """Whether most recordings begin and end with speech: background before and after it is under `_MIN_EDGES_S`.
+
+    Digital silence is none: it does not count in normalisation, so models hear nothing of it.
+    """
     ids = list(data.utterances)
     return bool(statistics.median(_edges_s(data, key) for key in ids[:: -(-len(ids) // _SAMPLE)]) < _MIN_EDGES_S)
 
@@ -534,7 +545,8 @@ def _edges_s(data: DataDir, utterance: str) -> float:
         return math.inf
     block = rate_hz // 100
     power_B = np.square(wave_S[: len(wave_S) // block * block].reshape(-1, block)).mean(1)
-    if not power_B.any():
+    power_B = power_B[power_B > _SILENT_POWER]
+    if not len(power_B):
         return math.inf
     quietest = np.quantile(power_B, 0.1) * 10 ** (_ABOVE_QUIETEST_DB / 10)
     loud_L = np.flatnonzero(power_B > max(power_B.max() * 10 ** (-_BACKGROUND_DB / 10), quietest))
