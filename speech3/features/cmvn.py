@@ -5,7 +5,7 @@ Unlike in Kaldi, features of digital silence (muted, edited or padded stretches)
 standard deviations from the mean, where the background of a recording is: log energies of zeros are at -15.9, ten
 standard deviations below speech.
 
-Which frames the statistics are of: `speech3.features.normalisation`.
+`speech3.features.normalisation` chooses the frames that count.
 
 Axes: T frames, F features, 2 sums and sums of squares, G features and the frame count, C frames that count.
 """

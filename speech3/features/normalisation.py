@@ -1,4 +1,4 @@
-"""Normalisation of utterances and speakers: which frames the means and variances are of.
+"""Normalisation by utterance and by speaker, and the choice of the frames that count.
 
 `normalise` takes whole recordings, `OnlineCmvn` one in progress: it normalises a frame by what was heard up to it, by
 the training data, and by at most `CARRIED_FRAMES` of earlier speech.
