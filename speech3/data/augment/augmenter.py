@@ -494,7 +494,7 @@ def _with_copies(data: DataDir, out: Path, changes: Sequence[tuple[str, Change]]
     utterances = dict(data.utterances)
     copied = list(without_background(data).utterances)
     names = Counter(prefix + key for prefix, _ in changes for key in copied)
-    if twice := [name for name, count in names.items() if count > 1 or name in {*utterances, *recordings}]:
+    if twice := [name for name, n in names.items() if n > 1 or name in utterances or name in recordings]:
         raise DataError(
             f"{twice[0]}: {data.path} already has an utterance or a recording of this name, or the copy is asked for"
             f" twice; rename it, or make no {what}"
