@@ -89,6 +89,7 @@ class Speech:
     dev: float = 0.0
     test: float = 0.0
     exact: bool = True
+    without_background: float = 0.0  # of train, by which sizes are chosen; 0: all
 
     def __str__(self) -> str:
         if self.exact:
@@ -115,7 +116,7 @@ def hours_of_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
             train, dev, test = (
                 sum(lengths_s(read_datadir(e.data(split))).values()) / 3600 for split in (e.speech, "dev", "test")
             )
-            return Speech(train, dev, test)
+            return Speech(train, dev, test, without_background=e.hours)
         hours = _hours_of(e, e.source) if e.source else 0.0
     except Speech3Error:
         return None
@@ -125,7 +126,7 @@ def hours_of_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
 
 def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
     """The expected cost of each step that has a measured rate, or takes much disk."""
-    e = e.sized(e.hours if speech.exact else speech.train)
+    e = e.sized(speech.without_background or speech.train)
     recipe = e.recipe
     hours = speech.train * (1 + (recipe.negatives.share if recipe.negatives else 0))
     all_hours = hours + speech.dev + speech.test
