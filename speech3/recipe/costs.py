@@ -16,7 +16,7 @@ import soundfile
 
 from speech3.config import FeatureConfig, ModelConfig, TrainingConfig
 from speech3.corpora import AUDIO, commonvoice, librispeech
-from speech3.data import files_below, lengths_s, read_datadir, sphere_length_s
+from speech3.data import files_below, lengths_s, read_datadir, sphere_length_s, without_background
 from speech3.errors import Speech3Error
 from speech3.features import static_dim
 from speech3.hmm import lfmmi_passes, triphone_leaves
@@ -113,10 +113,11 @@ def hours_of_speech(e: Experiment, plan: Sequence[Plan]) -> Speech | None:
     """Hours of speech; None if they are not known before the stage `data` has run."""
     try:
         if not any(each.why for each in plan if each.step.stage == "data"):
-            train, dev, test = (
-                sum(lengths_s(read_datadir(e.data(split))).values()) / 3600 for split in (e.speech, "dev", "test")
-            )
-            return Speech(train, dev, test, without_background=e.hours)
+            data = read_datadir(e.data(e.speech))
+            train_s, spoken = lengths_s(data), without_background(data).utterances
+            dev, test = (sum(lengths_s(read_datadir(e.data(split))).values()) / 3600 for split in ("dev", "test"))
+            spoken_h = sum(seconds for key, seconds in train_s.items() if key in spoken) / 3600
+            return Speech(sum(train_s.values()) / 3600, dev, test, without_background=spoken_h)
         hours = _hours_of(e, e.source) if e.source else 0.0
     except Speech3Error:
         return None

@@ -310,7 +310,7 @@ class Experiment:
         """The training split with everything that GMMs learn from: `speech`, and negatives if the recipe has any."""
         return f"{self.speech}_neg" if self.recipe.negatives else self.speech
 
-    @property
+    @cached_property
     def about_data(self) -> dict[str, Any]:
         """What packed frames say of the training data."""
         train = read_datadir(self.data("train"))

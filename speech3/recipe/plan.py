@@ -81,12 +81,12 @@ def _data_steps(e: Experiment) -> list[Step]:
     recipe = e.recipe
     keys = ["corpus", "corpus_options", "seed", "lang", "lexicon", "units", "pieces"]
     keys += [key for key in ("tier", "graphemes") if getattr(recipe, key)]
+    keys += ["background"] if recipe.background is not None else []
     steps = [
         Step(
             "data/corpus",
             partial(stages.make_data, e),
-            {key: getattr(recipe, key) for key in keys}
-            | ({} if recipe.background is None else {"background": recipe.background}),
+            {key: getattr(recipe, key) for key in keys},
             [*(e.data(split) / "wav.scp" for split in ("train", "dev", "test")), e.lexicon],
             inputs=[path for path in (e.source, recipe.graphemes and Path(recipe.graphemes)) if path],
             owns=e.out / "data",

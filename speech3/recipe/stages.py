@@ -143,7 +143,7 @@ def _add_background(e: Experiment) -> None:
     wanted, train = e.recipe.background, read_datadir(e.data("train"))
     if wanted is None:
         from_audio = all(config.kind != "given" for config in e.presets.values())
-        wanted = from_audio and bool(train.recordings) and has_no_background(train)
+        wanted = from_audio and has_no_background(train)
         if wanted:
             say("  recordings begin and end with speech; a copy of each gets background noise (background=false: none)")
     if wanted:

@@ -66,12 +66,12 @@ BACKGROUND = "background-"
 # At the edges of a recording, what is so much quieter than its loudest 10 ms is background, and so is what is hardly
 # louder than its quietest tenth. Training recordings have 0.08 s of it in fsdd, 0.51 in digits and 0.53 in minilibri
 # (medians); in white noise of 20 dB 0.09, 0.51 and 0.53, of 10 dB 0.14, 0.62 and 0.64.
-_BACKGROUND_DB = 30.0
+_BELOW_LOUDEST_DB = 30.0
 _ABOVE_QUIETEST_DB = 3.0
 _SILENT_POWER = 2.0**-32  # half a step of 16 bits, squared
 _MIN_EDGES_S = 0.25
-_EDGE_S = 0.1, 0.6  # of background before and after speech in a room
-_ROOM_SNR_DB = 20.0, 60.0
+_EDGE_S = 0.1, 0.6  # of background before and after the speech
+_BACKGROUND_SNR_DB = 20.0, 60.0
 _SAMPLE = 200  # recordings
 _MOST_FILES, _MOST_VOICES = 5000, 500  # more are not kept
 _TRIES = 20  # attempts to draw an utterance that can be read: a directory may have a few that cannot
@@ -473,13 +473,13 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
 
 
 def add_background(data: DataDir, *, jobs: int = 0) -> DataDir:
-    """Add to a data directory a copy of each utterance as a microphone hears it in a room: with noise around it.
+    """Add to a data directory a copy of each utterance as a microphone in a room hears it.
 
-    There are `_EDGE_S` seconds before and after it, and noise of a random colour throughout, `_ROOM_SNR_DB` below the
-    speech. Networks that have never heard background take it for words. Ids and speakers of the copies begin with
+    Noise of a random colour, `_BACKGROUND_SNR_DB` below the speech, lasts from `_EDGE_S` seconds before it until as long
+    after it. Models that have never heard background take it for words. Ids and speakers of the copies begin with
     ``background-``. Raises `Speech3Error`: as for `perturb_speed`.
     """
-    return _with_copies(data, data.path, [(BACKGROUND, _in_room)], jobs, "copies with background")
+    return _with_copies(data, data.path, [(BACKGROUND, _with_background)], jobs, "copies with background")
 
 
 def without_background(data: DataDir) -> DataDir:
@@ -521,11 +521,11 @@ def _faster(wave_S: np.ndarray, *_: object, factor: float) -> tuple[np.ndarray, 
     return resample(wave_S, ratio.numerator, ratio.denominator), ""
 
 
-def _in_room(wave_S: np.ndarray, rate_hz: int, _: Utterance, key: str) -> tuple[np.ndarray, str]:
+def _with_background(wave_S: np.ndarray, rate_hz: int, _: Utterance, key: str) -> tuple[np.ndarray, str]:
     rng = np.random.default_rng(seed_of(key))
     before, after = (round(rate_hz * seconds) for seconds in rng.uniform(*_EDGE_S, 2))
     noise_S = colored_noise(before + len(wave_S) + after, rng.uniform(0, 6), rng)
-    noise_S *= active_rms(wave_S) * 10 ** (-rng.uniform(*_ROOM_SNR_DB) / 20)
+    noise_S *= active_rms(wave_S) * 10 ** (-rng.uniform(*_BACKGROUND_SNR_DB) / 20)
     return (np.pad(wave_S, (before, after)) + noise_S).astype(np.float32), ""
 
 
@@ -549,7 +549,7 @@ def _edges_s(data: DataDir, utterance: str) -> float:
     if not len(power_B):
         return math.inf
     quietest = np.quantile(power_B, 0.1) * 10 ** (_ABOVE_QUIETEST_DB / 10)
-    loud_L = np.flatnonzero(power_B > max(power_B.max() * 10 ** (-_BACKGROUND_DB / 10), quietest))
+    loud_L = np.flatnonzero(power_B > max(power_B.max() * 10 ** (-_BELOW_LOUDEST_DB / 10), quietest))
     return (len(power_B) - 1 - np.ptp(loud_L)) / 100 if len(loud_L) else math.inf
 
 
