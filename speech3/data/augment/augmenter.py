@@ -473,10 +473,10 @@ def perturb_speed(data: DataDir, out: Path, factors: Sequence[float], *, jobs: i
 
 
 def add_background(data: DataDir, *, jobs: int = 0) -> DataDir:
-    """Add to a data directory a copy of each utterance as a microphone in a room hears it.
+    """Add to a data directory a copy of each utterance, the speech as a microphone in a room hears it.
 
-    Noise of a random colour, `_BACKGROUND_SNR_DB` below the speech, lasts from `_EDGE_S` seconds before it until as long
-    after it. Models that have never heard background take it for words. Ids and speakers of the copies begin with
+    There are `_EDGE_S` seconds before and after it, and noise of a random colour throughout, `_BACKGROUND_SNR_DB` below
+    it. Models that have never heard background take it for words. Ids and speakers of the copies begin with
     ``background-``. Raises `Speech3Error`: as for `perturb_speed`.
     """
     return _with_copies(data, data.path, [(BACKGROUND, _with_background)], jobs, "copies with background")
