@@ -193,8 +193,9 @@ class LmConfig(Config):
     grammar: Literal["one-word"] | None = Field(None, description="one-word: exactly one word of the lexicon")
     rescore: int | str | None = Field(
         None,
-        description="a second n-gram model for the lattices: an ARPA file, or the order (1 to 6) of one that is "
-        "estimated on the text without dev's sentences",
+        description="a second language model for the lattices, made of the text without dev's sentences: the order (1"
+        " to 6) of an n-gram, or a preset of conf/lm (lstm, transformer), whose neural model is mixed with a 4-gram; or"
+        " an existing model: an ARPA file, or a directory that speech3 lm wrote",
     )
     letters: int | None = Field(
         None,
@@ -217,7 +218,9 @@ class LmConfig(Config):
         if self.letters == 1:
             raise ValueError("letters: an order from 2 to 6, or 0 for a closed vocabulary, not 1")
         if isinstance(self.rescore, int) and not 1 <= self.rescore <= 6:
-            raise ValueError(f"rescore: an order from 1 to 6 or an ARPA file, not {self.rescore}")
+            raise ValueError(
+                f"rescore: an order from 1 to 6, a preset of conf/lm, or the path of a model, not {self.rescore}"
+            )
         if self.rescore is not None and self.grammar:
             raise ValueError("rescore: the lattices of a grammar have no n-grams to be replaced; use order or arpa")
         return self

@@ -88,7 +88,9 @@ class LbfgsConfig(Config):
 class CodecConfig(Config):
     """How gradients are sent (`speech3.engine.codecs`); the name of a codec alone is enough: ``codec: ternary``."""
 
-    kind: Literal["none", "bf16", "ternary", "topk"] = Field("none", description="none: float32")
+    kind: Literal["none", "bf16", "ternary", "topk", "rows"] = Field(
+        "none", description="none: float32; rows: float32 of the rows of matrices that are not zero, as of embeddings"
+    )
     share: float = Field(0.01, gt=0, le=1, description="topk: share of the values that is sent, the largest ones")
     down: Literal["float32", "ternary"] = Field(
         "float32", description="coding of what a shard fetches; ternary: of the difference from its own parameters"

@@ -29,7 +29,7 @@ from speech3.errors import MachineError, SettingError, TrainingError
 from speech3.runtime import available_jobs
 
 _SIMULATED = {"ddp": "synchronous", "shared": "asgd", "cluster": "asgd", "sandblaster": "sandblaster"}  # by backend
-_CODECS = ("none", "bf16", "ternary", "topk")
+_CODECS = ("none", "bf16", "ternary", "topk", "rows")
 _SHARED_SCALE = ("none", "ternary")  # codecs of synchronous training, which sends back the mean of the gradients
 # Training stops if at least this number of an epoch's minibatches, and more than this share of them, are refused.
 _FEW_REFUSED, _MAX_REFUSED = 20, 0.05

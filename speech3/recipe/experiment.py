@@ -33,11 +33,13 @@ from speech3.config import (
     CnnTdnnConfig,
     FeatureConfig,
     ModelConfig,
+    NeuralLmConfig,
     RecipeConfig,
     TrainingConfig,
     load_config,
     load_preset,
     parse,
+    presets,
     read_yaml,
     recipes,
     refuse_unused,
@@ -415,7 +417,18 @@ class Experiment:
     def rescoring_lm(self) -> Path:
         """The language model with which lattices are rescored, if the recipe sets `lm.rescore`."""
         rescore = self.recipe.lm.rescore
+        if self.rescoring_config:
+            return self.out / "lm" / "rescore"
         return Path(rescore) if isinstance(rescore, str) else self.out / "lm" / "rescore.arpa.gz"
+
+    @property
+    def rescoring_config(self) -> NeuralLmConfig | None:
+        """How to train that model; None if it is not to be a neural one, or exists."""
+        rescore = self.recipe.lm.rescore
+        if not (isinstance(rescore, str) and (rescore in presets("lm") or rescore.endswith((".yaml", ".yml")))):
+            return None
+        chosen = load_preset(NeuralLmConfig, "lm", rescore)
+        return chosen.model_copy(update={"seed": self.recipe.seed, "device": self.recipe.training.device})
 
     def alignment(self, system: str, split: str) -> Path:
         """A directory of alignments by `tri` or a network (for training), or by `aligner` (for inspection)."""
@@ -508,7 +521,10 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     pretrain = recipe.pretrain.recordings if recipe.pretrain else None
     negatives = recipe.negatives.recordings if recipe.negatives else None
     sources = {"--source ": source, "untranscribed=": more, "pretrain=": pretrain, "negatives=": negatives}
-    check_places(experiment.out, sources, {f"lm.{key}": getattr(recipe.lm, key) for key in ("arpa", "text", "rescore")})
+    models = {f"lm.{key}": getattr(recipe.lm, key) for key in ("arpa", "text", "rescore")}
+    if experiment.rescoring_config:
+        del models["lm.rescore"]  # it is not the path of a model
+    check_places(experiment.out, sources, models)
     if recipe.lfmmi and recipe.lfmmi.taught and not recipe.lfmmi.adapted:
         raise SettingError("lfmmi.taught=true: learns from two networks; set lfmmi.adapted=true, too")
     if recipe.lfmmi and recipe.lfmmi.training.lfmmi.teacher is not None:

@@ -7,6 +7,7 @@ OUT/lm/own.arpa.gz      if a model and its text are given: our own model,     OU
                         estimated on the text, for a second error rate
 OUT/lm/letters.arpa.gz  with lm.letters: model of the letters of words, which spells unseen words in each of the graphs
 OUT/lm/rescore.arpa.gz  with lm.rescore=ORDER: for rescoring lattices; estimated without dev's sentences
+OUT/lm/rescore          with lm.rescore=lstm: the same, a neural model mixed with a 4-gram
 """
 
 import re
@@ -18,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from speech3.config import NeuralLmConfig
 from speech3.corpora import LETTERS
 from speech3.data import read_datadir, read_lines, read_sentences, with_progress, without_background
 from speech3.decode import (
@@ -40,18 +42,22 @@ from speech3.language import (
     is_word,
     letter_units,
     lexicon,
+    measure_sentences,
+    mixed,
     new_word_weight,
     perplexity,
     read_arpa,
     read_checked,
     read_lexicon,
+    read_neural,
     write_arpa,
 )
 from speech3.recipe.experiment import OWN_GRAPH, Experiment
-from speech3.runtime import parallel_map, read_utf8, say, write_text
+from speech3.runtime import atomic_path, parallel_map, read_utf8, say, write_text
 
 _LM = "lm.arpa.gz"
 _LETTERS = "letters.arpa.gz"
+_NGRAMS = 4  # order of those beside a neural model; recipes/minilibri/RESULTS.md, Language models
 _SECOND = {TUNING_GRAPH: "tuning.arpa.gz", OWN_GRAPH: "own.arpa.gz"}
 Rate = Callable[[list[str], list[str]], float]
 
@@ -160,6 +166,46 @@ def make_rescoring_lm(e: Experiment) -> None:
         say(f"  {e.rescoring_lm.name}: {', '.join(_perplexity(e, model, split) for split in ('dev', 'test'))}")
 
 
+def train_rescoring_lm(e: Experiment, config: NeuralLmConfig) -> None:
+    """Train a neural model for rescoring lattices, without the sentences of dev, and mix it with n-grams.
+
+    Dev chooses the epoch and the weights of the mixture.
+    """
+    from speech3.train import train_neural
+
+    text, out = _text(e, _given(e)), e.rescoring_lm
+    if text is None:
+        raise _no_text(e.recipe.lm.rescore)
+    if text.pieces:
+        raise SettingError(
+            f"lm.rescore={e.recipe.lm.rescore}: is for words, and this recipe's units are pieces; train a model with"
+            " `speech3 lm train --neural` on words (lm.pieces cuts them), and set lm.rescore to its directory"
+        )
+    # The network predicts the words of the text; the n-grams share out what is left among the lexicon's other words.
+    hidden, seen = _only_in_dev(e), set[str]()
+    files = {name: out / f"{name}.txt" for name in ("text", "words", "dev")}
+    with atomic_path(files["text"]) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        for sentence in text.without(hidden):
+            seen.update(sentence)
+            print(*sentence, file=stream)
+    write_text(files["words"], "\n".join(sorted(seen & text.vocabulary)) + "\n")
+    write_text(files["dev"], "\n".join(map(" ".join, _said(e, "dev"))) + "\n")
+    workers = {"workers": e.jobs} if config.workers is None and config.strategy != "sgd" else {}
+    config = config.model_copy(update=workers)
+    neural = train_neural([files["text"]], out / "network", config, files["words"], files["dev"]).lm
+    ngrams = estimate_lm(
+        text.without(hidden), _NGRAMS, text.vocabulary, "the language model's text without dev's sentences"
+    )
+    mixture = mixed(neural, ngrams, None, files["dev"])
+    mixture.save(out)
+    found = {
+        split: measure_sentences(mixture, list(_said(e, split)), f"perplexity of {split}").known
+        for split in ("dev", "test")
+    }
+    perplexities = ", ".join(f"perplexity of {split} {value:.1f}" for split, value in found.items())
+    say(f"  {config.kind}, weight {mixture.share:.2f}, and {_NGRAMS}-grams: {perplexities}")
+
+
 def check_given(e: Experiment) -> None:
     """Read the models and the text that were given, to find a fault in them now and not after hours of training.
 
@@ -173,16 +219,17 @@ def check_given(e: Experiment) -> None:
     if lm.text:
         for _ in read_sentences([Path(lm.text)]):  # raises an error if a line cannot be used
             pass
-    if isinstance(lm.rescore, str):
-        read_checked(Path(lm.rescore))
+    if isinstance(lm.rescore, str) and not e.rescoring_config:
+        path = Path(lm.rescore)
+        read_neural(path) if path.is_dir() else read_checked(path)
     elif lm.rescore and given and not _path_of_text(e, given):
         raise _no_text(lm.rescore)
 
 
-def _no_text(order: int) -> Speech3Error:
+def _no_text(rescore: int | str | None) -> Speech3Error:
     return SettingError(
-        f"lm.rescore={order}: there is no text to estimate it on, only an ARPA file: set lm.text, or an ARPA file as"
-        " lm.rescore"
+        f"lm.rescore={rescore}: there is no text to make it of, only an ARPA file: set lm.text, or the path of a model"
+        " as lm.rescore"
     )
 
 

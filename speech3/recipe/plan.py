@@ -268,6 +268,11 @@ def _graph_steps(e: Experiment) -> list[Step]:
     if isinstance(lm.rescore, int):
         run, config = partial(language.make_rescoring_lm, e), {**settings, "lm.rescore": lm.rescore}
         steps.append(Step("graph/rescore", run, config, [e.rescoring_lm], ["graph/lm"], given))
+    elif neural := e.rescoring_config:
+        out = e.rescoring_lm
+        run, config = partial(language.train_rescoring_lm, e, neural), {**settings, "lm.rescore": neural.model_dump()}
+        free = ["lm.rescore.device"]
+        steps.append(Step("graph/rescore", run, config, [out], ["graph/lm"], given, owns=out, open_keys=free))
     config = {f"lm.{key}": getattr(lm, key) for key in ("grammar", "self_loop_scale", "filler")}
     config |= {"negatives": True} if e.recipe.negatives else {}
     for name in (*e.gmms, *([LFMMI_HMM] if e.recipe.lfmmi else [])):
@@ -411,9 +416,9 @@ def _lfmmi_training(
 
 def _decode_step(e: Experiment, system: str, needs: Sequence[str]) -> Step:
     out, rescore = e.out / "decode" / system, e.recipe.lm.rescore
-    if isinstance(rescore, int):
-        needs = [*needs, "graph/rescore"]
-    inputs = [e.rescoring_lm] if isinstance(rescore, str) else []
+    made = isinstance(rescore, int) or e.rescoring_config
+    needs = [*needs, "graph/rescore"] if made else needs
+    inputs = [e.rescoring_lm] if rescore is not None and not made else []
     run = partial(evaluation.decode_system, e, system)
     return Step(decode_step(system), run, e.decoding, [out / "test" / "hyp.txt"], needs, inputs, owns=out)
 

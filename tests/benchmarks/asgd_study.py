@@ -9,33 +9,39 @@ ternary
     tensor, `training.codec.float_below` as in the presets), synchronous and asynchronous, with 2, 4 and 8 workers.
 adamw, muon
     Efficiency of five workers with these optimizers.
+cnn, lstm, lfmmi
+    Efficiency of five workers with the networks cnn_small and lstm_small by SGD, and with cnn_tdnn_300k by LF-MMI
+    (FRAMES and HMM are then OUT/frames/lfmmi and OUT/lfmmi_hmm).
+curve_sgd, curve_muon
+    Efficiency of 2, 4, 8 and 16 workers.
 momentum
     Efficiency of five workers with SGD: the preset asgd, and server momentum with projection.
 recipe
     Efficiency of two workers as a recipe has them where it chooses their number: a pass by one, then averaged pushes.
 
 FRAMES and HMM are those of a recipe (OUT/frames/tri and OUT/tri); of the utterances for training, and of the held-out
-ones, every N-th is used. The network is a DNN of 3 x 128 with batch normalisation, minibatches have 128 frames, the
-clock is that of recipes/minilibri/asgd.sh. Runs are kept in OUT, and a finished run is not run again. In a table of
-efficiency, each row has the rate (of a grid) with which the first seed reaches 0.98 of the best accuracy of one worker
-first, and shows medians and ranges over seeds.
+ones, every N-th is used. Where a table names no network, it is a DNN of 3 x 128 with batch normalisation, with
+minibatches of 128 frames; the clock is that of recipes/minilibri/asgd.sh. Runs are kept in OUT, and a finished run is
+not run again. In a table of efficiency, each row has the rate (of a grid) with which the first seed reaches 0.98 of the
+best accuracy of one worker first, and shows medians and ranges over seeds.
 """
 
 import argparse
 import copy
 import json
 import math
+import shutil
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from speech3.config import AsgdConfig, TrainConfig, TrainingConfig, load_preset
+from speech3.config import AsgdConfig, ModelConfig, TrainConfig, TrainingConfig, load_preset
 from speech3.engine import Trainer, open_backends, rate_of, times_of
 from speech3.engine.flat import flatten
 from speech3.errors import Speech3Error
@@ -43,10 +49,12 @@ from speech3.frames import open_packed, write_frames
 from speech3.train import Curve
 from speech3.train.curves import time_to
 from speech3.train.parts import make_parts, minibatches
+from speech3.train.run import evaluate
 
 MODEL = {"family": "dnn", "layers": 3, "width": 128, "normalization": "batch"}
 COMMON = {"schedule": "exponential", "final_rate": 0.05, "evaluations": 6, "minibatch": 128}
 CLOCK = {"compute_s": 0.01, "sync_s": 0.0006, "jitter": 0.1}  # of a minibatch of 256, as in recipes/minilibri/asgd.sh
+LFMMI_CLOCK = {"compute_s": 0.5, "sync_s": 0.0014, "jitter": 0.1}
 SHARES = (0.95, 0.98)
 STEP = 2**0.5
 BINS = 40
@@ -61,7 +69,8 @@ class Row:
     rates: tuple[float, ...]
     keys: Mapping[str, Any] = field(default_factory=dict)
     method: str = "asgd"
-    model: Mapping[str, Any] = field(default_factory=dict)
+    model: str | Mapping[str, Any] = field(default_factory=lambda: MODEL)
+    preset: str = "asgd"  # of training
 
 
 class Study:
@@ -94,7 +103,6 @@ class Study:
         training, cpu = config.training, torch.device("cpu")
         parts = make_parts(config, self.frames["train"], cpu)
         judge, heldout = copy.deepcopy(parts.model), minibatches(config, self.frames["heldout"], cpu)
-        batches = list(heldout.sequential(2400))
         clock = times_of(training.simulation, training.workers)
         trainer = Trainer(*open_backends(training, parts, lambda device: parts, clock=clock), training.asgd.warm_start)
         total, seconds, frames = len(parts.source), 0.0, 0
@@ -105,26 +113,32 @@ class Study:
                 if progress.ended * training.evaluations // total > due:
                     trainer.take()
                     flatten(judge).load(trainer.tensors["parameters"])
-                    yield seconds + progress.seconds, frames + progress.frames, accuracy(judge, batches)
+                    accuracy = evaluate(judge, heldout, parts.loss)[1]
+                    yield seconds + progress.seconds, frames + progress.frames, accuracy
             seconds, frames = seconds + trainer.done.seconds, frames + trainer.done.frames
 
     def _config(self, row: Row, rate: float, seed: int) -> TrainConfig:
-        preset = load_preset(TrainingConfig, "training", "asgd").model_dump()
-        asgd = {**preset["asgd"], **row.keys.get("asgd", {})}
-        warmup = 0.0 if row.workers == 1 else preset["warmup"]  # one worker does not need it
+        preset, asgd = (load_preset(TrainingConfig, "training", name).model_dump() for name in (row.preset, "asgd"))
+        warmup = 0.0 if row.workers == 1 else asgd["warmup"]  # one worker does not need it
+        asgd = {**asgd["asgd"], **row.keys.get("asgd", {})}
         training = {
             **preset,
-            **COMMON,
+            **(COMMON if row.preset == "asgd" else {"evaluations": COMMON["evaluations"]}),
             "max_epochs": self.epochs,
             "warmup": warmup,
             **row.keys,
             "world": "simulated",
             "workers": row.workers,
             "learning_rate": rate,
-            "simulation": {**CLOCK, "method": row.method},
+            "simulation": {**(LFMMI_CLOCK if row.preset == "lfmmi" else CLOCK), "method": row.method},
             "asgd": asgd,
         }
-        values = {**self.where, "model": {**MODEL, **row.model}, "seed": seed}
+        model = row.model
+        if isinstance(model, str):
+            model = load_preset(ModelConfig, "models", model).model_dump()
+            if model["family"] == "cnn":
+                model["channels"] = 1  # no derivatives
+        values = {**self.where, "model": model, "seed": seed}
         return TrainConfig.model_validate({**values, "training": training})
 
     def best_rate(self, row: Row, seed: int, target: float | None = None) -> float:
@@ -136,16 +150,6 @@ class Study:
 
         found = {rate: curve for rate in row.rates if (curve := self.run(row, rate, seed))}
         return max(found, key=lambda rate: merit(found[rate]))
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, batches: Sequence[tuple[Any, Any]]) -> float:
-    """The share of frames that are classified correctly."""
-    model.eval()
-    correct, frames = 0, 0
-    for inputs, targets in batches:
-        correct, frames = correct + int((model(inputs).argmax(1) == targets).sum()), frames + len(targets)
-    return correct / frames
 
 
 def subset(frames: Path, out: Path, every: int, heldout: int) -> Path:
@@ -165,6 +169,8 @@ def subset(frames: Path, out: Path, every: int, heldout: int) -> Path:
             utterances=kept,
             info=packed.info,
         )
+        if packed.dim == BINS:
+            shutil.copy(frames / "features.yaml", out)
     return out
 
 
@@ -228,10 +234,32 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], dict[str, tuple[float, ...]]]] = {
 }
 
 
+# Learning rate, network, preset of training and its keys.
+NETWORKS: dict[str, tuple[float, str, str, dict[str, Any]]] = {
+    "cnn": (0.8, "cnn_small", "asgd", {}),
+    "lstm": (3.0, "lstm_small", "asgd", {"minibatch": 640}),
+    "lfmmi": (0.004, "cnn_tdnn_300k", "lfmmi", {}),
+}
+
+
 def optimizer_rows(optimizer: str, rate: float) -> tuple[Row, list[Row]]:
     keys = {"optimizer": optimizer}
     alone = Row(f"{optimizer}1", 1, around(rate, 1), keys, "synchronous")
     return alone, [Row(f"{optimizer}5", 5, around(rate, 2), keys)]
+
+
+def network_rows(network: str) -> tuple[Row, list[Row]]:
+    """A network with one and with five workers."""
+    rate, model, preset, keys = NETWORKS[network]
+    alone = Row(f"{network}1", 1, around(rate, 1), keys, "synchronous", model, preset)
+    return alone, [Row(f"{network}5", 5, around(rate, 1), keys, "asgd", model, preset)]
+
+
+def curve_rows(optimizer: str, rate: float) -> tuple[Row, list[Row]]:
+    """One worker, then 2 to 16; the more there are, the lower the rates that are tried."""
+    keys = {"optimizer": optimizer}
+    more = [Row(f"{optimizer}{n}", n, around(rate / (1 if n < 8 else 2), 1), keys) for n in (2, 4, 8, 16)]
+    return Row(f"{optimizer}1", 1, around(rate, 1), keys, "synchronous"), more
 
 
 def momentum_rows(rate: float) -> tuple[Row, list[Row]]:
@@ -249,9 +277,20 @@ def recipe_rows() -> tuple[Row, list[Row]]:
     return Row("recipe1", 1, rates, {**keys, "gradient_clip": None}, "synchronous"), [Row("recipe2", 2, rates, two)]
 
 
+EFFICIENCY: dict[str, Callable[[], tuple[Row, list[Row]]]] = {
+    "adamw": partial(optimizer_rows, "adamw", 0.004),
+    "muon": partial(optimizer_rows, "muon", 0.008),
+    "momentum": partial(momentum_rows, 0.57),
+    **{network: partial(network_rows, network) for network in NETWORKS},
+    "curve_sgd": partial(curve_rows, "sgd", 0.57),
+    "curve_muon": partial(curve_rows, "muon", 0.008),
+    "recipe": recipe_rows,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=["ternary", "adamw", "muon", "momentum", "recipe"])
+    parser.add_argument("table", choices=["ternary", *EFFICIENCY])
     parser.add_argument("frames", type=Path)
     parser.add_argument("hmm", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -266,12 +305,8 @@ def main() -> None:
     study = Study(frames, given.hmm, given.out, given.epochs)
     if given.table == "ternary":
         ternary_table(study, seeds, [int(n) for n in given.workers.split(",")])
-    elif given.table == "recipe":
-        efficiency_table(study, seeds, *recipe_rows())
-    elif given.table == "momentum":
-        efficiency_table(study, seeds, *momentum_rows(0.57))
     else:
-        efficiency_table(study, seeds, *optimizer_rows(given.table, {"adamw": 0.004, "muon": 0.008}[given.table]))
+        efficiency_table(study, seeds, *EFFICIENCY[given.table]())
 
 
 if __name__ == "__main__":

@@ -132,6 +132,7 @@ def pair(config, build, codec=CodecConfig(), states_M=None):  # noqa: B008 - fro
         (AsgdConfig(sync_every=4, max_distance=6, fetch_every=2), CodecConfig(kind="bf16", down="ternary")),
         (AsgdConfig(local_updates=False, push_scale=0.3, partitions=2), CodecConfig()),
         (AsgdConfig(local_updates=False, push_scale=0.3), CodecConfig(kind="topk", share=0.2)),
+        (AsgdConfig(local_updates=False, partitions=3), CodecConfig(kind="rows")),
         (AsgdConfig(sync_every=2, partitions=2), CodecConfig(kind="ternary", down="ternary")),
         (AsgdConfig(sync_every=1, partitions=2), CodecConfig(kind="none", down="ternary")),
     ],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.engine.codecs.codec import Bf16, Sender, Ternary, TopK, as_floats, key_of, layout
+from speech3.engine.codecs.codec import Bf16, Sender, Ternary, TopK, as_floats, key_of, layout, rows_of
 
 
 def views(*shapes, gap=0):
@@ -177,14 +177,30 @@ def test_empty_vector_is_coded():
         codec.add(message, torch.zeros(0))
 
 
-@pytest.mark.parametrize("codec", ["ternary", "bf16", "topk"])
+@pytest.mark.parametrize("stretch", [slice(None), slice(0, 7), slice(7, 30), slice(13, 14), slice(30, 77)])
+def test_rows_that_are_not_zero_are_sent_without_loss(stretch):
+    vector, tensors = views((6, 5), (9,), (3, 2, 4), (0, 4))
+    vector.copy_(drawn(len(vector)))
+    for zero in (slice(5, 15), slice(20, 30), slice(30, 39), slice(47, 55)):
+        vector[zero] = 0
+    codec, part = rows_of(tensors, stretch), vector[stretch]
+    out = torch.ones(len(part))
+    message = codec.encode(part.clone(), 1)
+    codec.add(message, out, -0.5)
+    assert torch.equal(out, 1 - 0.5 * part)
+    assert len(message) < 4 * len(part) + 12
+    if stretch == slice(None):  # ten rows, each marked in a byte: two of five values and two of eight are not zero
+        assert len(message) == 12 + 4 * (2 * 5 + 2 * 8)
+
+
+@pytest.mark.parametrize("codec", ["ternary", "bf16", "topk", "rows"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 700, 2999])
 def test_values_that_are_not_finite_decode_to_nan(codec, value, place):
     vector, tensors = views((3000,), (10,))
     vector.copy_(drawn(len(vector)))
     vector[place] = value
-    codecs = {"ternary": Ternary(layout(tensors)), "bf16": Bf16(), "topk": TopK(0.01)}
+    codecs = {"ternary": Ternary(layout(tensors)), "bf16": Bf16(), "topk": TopK(0.01), "rows": rows_of(tensors)}
     out = decoded(codecs[codec], vector)
     assert not torch.isfinite(out.norm()) and torch.isfinite(out[3000:]).all()
 

@@ -27,7 +27,7 @@ from speech3.engine.shard import Push, Shard, Wire, wire_of
 
 BATCHES = tiny.Batches(60)
 VALUES = 16 * (3 + 1 + 3 + 1)  # of the flat vector of 5 - 7 - 5, padding included
-CODECS = [CodecConfig(kind=kind, share=0.2) for kind in ("none", "bf16", "ternary", "topk")]
+CODECS = [CodecConfig(kind=kind, share=0.2) for kind in ("none", "bf16", "ternary", "topk", "rows")]
 BOTH_WAYS = CodecConfig(kind="ternary", down="ternary")
 
 
@@ -217,7 +217,7 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
 
 @pytest.mark.parametrize("bucket", [0, 4])
 @pytest.mark.parametrize("down", ["float32", "ternary"])
-@pytest.mark.parametrize("kind", ["none", "bf16", "ternary", "topk"])
+@pytest.mark.parametrize("kind", ["none", "bf16", "ternary", "topk", "rows"])
 @pytest.mark.parametrize(
     "config",
     [

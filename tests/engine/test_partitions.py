@@ -158,7 +158,7 @@ def test_separate_pushes_and_fetches_equal_downpour(n_push, n_fetch, partitions)
     assert done.up == 48 // n_push * 4 * VALUES and done.down == (1 + 48 // n_fetch) * 4 * VALUES
 
 
-@pytest.mark.parametrize("codec", ["bf16", "ternary", "topk"])
+@pytest.mark.parametrize("codec", ["bf16", "ternary", "topk", "rows"])
 def test_codec_encodes_each_partition(codec):
     config = AsgdConfig(sync_every=1, max_distance=3, push_scale=0.5, partitions=3, fetch_every=2)
     right = {}

@@ -12,6 +12,7 @@ from speech3.hmm.model import Hmm, monophone_tree
 from speech3.language.arpa import ArpaLm, read_arpa, write_arpa
 from speech3.language.kneser_ney import estimate_lm
 from speech3.language.lexicon import Lexicon, Pronunciation
+from speech3.language.neural import read_neural
 from speech3.language.train_lm import perplexity
 from speech3.recipe import language
 from speech3.recipe.experiment import Experiment, open_experiment
@@ -183,10 +184,35 @@ def test_the_model_of_rescoring_lacks_sentences_that_only_dev_says(tmp_path: Pat
     given = experiment(tmp_path / "given", "lm.order=2", "lm.rescore=3", source=alone.source, name="minilibri")
     write_arpa(lm_given(alone), given.out / "data" / "lm.arpa.gz")
     for make in (language.make_rescoring_lm, language.check_given):
-        with pytest.raises(Speech3Error, match=r"lm\.rescore=3: there is no text to estimate it on"):
+        with pytest.raises(Speech3Error, match=r"lm\.rescore=3: there is no text to make it of"):
             make(given)
     with pytest.raises(Speech3Error, match=r"some\.arpa: "):
         language.check_given(of_file)
+
+
+def test_a_neural_model_of_rescoring_is_mixed_with_ngrams_and_lacks_dev(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_text(tmp_path / "tiny.yaml", "width: 8\nepochs: 3\nsamples: 0\ndropout: 0\n")
+    e = with_text(tmp_path / "own", "lm.order=2", f"lm.rescore={tmp_path / 'tiny.yaml'}")
+    language.check_given(e)
+    plan = {step.name: step for step in planned_steps(e)}
+    step = plan["graph/rescore"]
+    assert "graph/rescore" in plan["decode/tri"].needs and step.owns == e.rescoring_lm
+    assert step.settings["lm.rescore.width"] == 8 and step.open_keys == ["lm.rescore.device"]
+    step.run()
+    mixture = read_neural(e.rescoring_lm)
+    kept = [line.split() for line in TEXT if line != "b c"]
+    assert (e.rescoring_lm / "text.txt").read_text().splitlines() == [" ".join(words) for words in kept]
+    assert mixture.ngrams and same(mixture.ngrams, estimate_lm(kept, 4, {"a", "b", "c", "rare"}))
+    assert set(mixture.units[3:]) == {"a", "b", "c"} and 0 <= mixture.share <= 1
+    assert "perplexity of test" in capsys.readouterr().err
+    # A preset by its name, and a model that exists.
+    assert planned_steps(with_text(tmp_path / "preset", "lm.order=2", "lm.rescore=lstm"))
+    existing = with_text(tmp_path / "existing", "lm.order=2", f"lm.rescore={e.rescoring_lm}")
+    language.check_given(existing)
+    plan = {step.name: step for step in planned_steps(existing)}
+    assert "graph/rescore" not in plan and plan["decode/tri"].inputs == [e.rescoring_lm]
 
 
 def lm_given(e: Experiment) -> ArpaLm:
@@ -196,7 +222,7 @@ def lm_given(e: Experiment) -> ArpaLm:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["lm.order=2", "lm.rescore=7"], "rescore: an order from 1 to 6 or an ARPA file, not 7"),
+        (["lm.order=2", "lm.rescore=7"], "rescore: an order from 1 to 6, .*, not 7"),
         (["lm.order=null", "lm.grammar=one-word", "lm.rescore=2"], "lattices of a grammar have no n-grams"),
     ],
 )

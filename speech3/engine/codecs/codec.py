@@ -5,7 +5,8 @@ learning"). A tensor, or a bucket of it, is clipped to f(g) = sign(g) min(abs(g)
 abs(f(g)). Each value becomes s sign(g) with probability abs(f(g)) / s, else 0: two bits per value, and one s per
 bucket. Its expectation is f(g), so the rounding error need not be kept. ``bf16`` (rounded to nearest) and ``topk`` (the
 largest values, with their positions) are biased: the sender keeps what they lose and adds it to the next vector (error
-feedback: Seide et al. 2014, "1-bit SGD"; Stich et al. 2018, "Sparsified SGD with memory").
+feedback: Seide et al. 2014, "1-bit SGD"; Stich et al. 2018, "Sparsified SGD with memory"). ``rows`` loses nothing: it
+sends the rows of matrices that are not zero, those of the words in a few minibatches where embeddings are trained.
 
 We depart from TernGrad in two ways: the three levels are two bits, where its published code stores float32; and where
 the values of a bucket are equal (to a thousandth of their size), or there is only one, nothing is clipped. Sigma is
@@ -13,10 +14,10 @@ taken about the mean, as in the paper, so clipping costs little (1 to 1.5 % of t
 and there are many values: buckets of 2, 3 and 4 normally distributed values keep 0.89, 0.96 and 0.98 of the norm. NaN
 and infinity are never coded as numbers: a bucket that contains one decodes to NaN, which the server refuses.
 
-Axes: P values, B buckets, T tiles (`cpu`), M words.
+Axes: P values, B buckets, T tiles (`cpu`), M words, R rows.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -82,6 +83,66 @@ class TopK:
     def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
         places, values = message.view(2, -1)
         into_P.index_add_(0, places.view(torch.int32).long(), values.view(torch.float32), alpha=times)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows that are not zero, with a byte for each row that says whether it is there.
+
+    `blocks` divide the vector: start, number of rows, and their length. A vector is one row, and so is the rest of a
+    row that a slice cuts.
+    """
+
+    blocks: tuple[tuple[int, int, int], ...]
+    unbiased = True
+
+    def encode(self, values_P: Tensor, key: int) -> Tensor:
+        there, kept = [], []
+        for rows_RC in self._matrices(values_P):
+            there.append(rows_RC.ne(0).any(1))  # NaN is not zero
+            kept.append(rows_RC[there[-1]].flatten().view(torch.uint8))
+        unused = torch.zeros(self._mark_bytes - self._rows, dtype=torch.uint8, device=values_P.device)
+        return torch.cat([*(marks_R.to(torch.uint8) for marks_R in there), unused, *kept])
+
+    def add(self, message: Tensor, into_P: Tensor, times: float = 1.0) -> None:
+        marks_R, kept = message[: self._rows].bool(), message[self._mark_bytes :].view(torch.float32)
+        for rows_RC in self._matrices(into_P):
+            here, marks_R = marks_R[: len(rows_RC)].nonzero().flatten(), marks_R[len(rows_RC) :]
+            size = len(here) * rows_RC.shape[1]
+            rows_RC.index_add_(0, here, kept[:size].view(-1, rows_RC.shape[1]), alpha=times)
+            kept = kept[size:]
+
+    @property
+    def _rows(self) -> int:
+        return sum(rows for _, rows, _ in self.blocks)
+
+    @property
+    def _mark_bytes(self) -> int:
+        """Whole words, so that float32s may follow."""
+        return -(-self._rows // 4) * 4
+
+    def _matrices(self, values_P: Tensor) -> Iterator[Tensor]:
+        for start, rows, columns in self.blocks:
+            yield values_P[start : start + rows * columns].view(rows, columns)
+
+
+def rows_of(views: Sequence[Tensor], stretch: slice = slice(None)) -> Rows:
+    """The rows of the matrices of which `views` of a flat vector consist, in a slice of it."""
+    blocks: list[tuple[int, int, int]] = []
+    for view in views:
+        part = _slice_of(view, stretch)
+        if not len(part):
+            continue
+        columns, offset = view.numel() // (len(view) if view.dim() > 1 else 1), int(part.storage_offset())
+        start = offset - (stretch.start or 0)
+        # The end of a row that began before the slice, whole rows, and the beginning of one that ends behind it.
+        first = min(len(part), (int(view.storage_offset()) - offset) % columns)
+        whole, rest = divmod(len(part) - first, columns)
+        for rows, length in ((1, first), (whole, columns), (1, rest)):
+            if rows and length:
+                blocks.append((start, rows, length))
+                start += rows * length
+    return Rows(tuple(blocks))
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +273,8 @@ def make_codec(config: CodecConfig, views: Sequence[Tensor], stretch: slice = sl
             return Bf16()
         case "topk":
             return TopK(config.share)
+        case "rows":
+            return rows_of(views, stretch)
         case "none":
             return None
 
