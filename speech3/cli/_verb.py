@@ -20,7 +20,7 @@ Quiet = Annotated[
 ]
 _METAVARS = {int: "N", float: "X", Path: "FILE", bool: ""}  # of options that name none
 Complete = Callable[[str], list[str]]
-STAGES = ("data", "features", "hmm", "graph", "train", "decode", "adapted", "self", "score", "report")
+STAGES = ("data", "features", "hmm", "graph", "train", "decode", "adapted", "self", "rescore", "score", "report")
 _MODEL_FILES = ("model.safetensors", "hmm.json")
 _GROUPS = ("lfmmi", "flat", "hmm")  # groups of a recipe's keys that hold presets, too
 

@@ -209,23 +209,41 @@ def unknown(e: Experiment, best: str) -> UnknownWords | None:
     return UnknownWords(counts, said.total(), spelled=bool(e.recipe.letters))
 
 
-def rescore_system(e: Experiment, recognizer: TrainedModel, dev: Mapping[str, np.ndarray], out: Path) -> None:
-    """Tune the second model's weight on lattices of dev, and rescore the existing lattices of test with it.
+def rescore_system(e: Experiment, system: str) -> None:
+    """Tune the weight of a second language model on lattices of dev, and rescore lattices of test with it.
 
     Dev is decoded with the graph whose language model has not seen its sentences; the second model has not seen them
     either.
     """
-    say("  rescoring lattices of dev and test with the language model of lm.rescore")
-    decode_latticed(recognizer, dev, out / "dev", WantedResults(archive=True), e.jobs, recognizer.tuning_graph)
+    out, lattices = e.out / "decode" / system, dict[str, Path]()
+    for split in ("dev", "test"):
+        recognizer, feats = _last_pass(e, system, split)
+        lattices[split] = out / f"{split}_lattices"
+        graph = recognizer.tuning_graph if split == "dev" else None
+        decode_latticed(recognizer, feats, lattices[split], WantedResults(archive=True), e.jobs, graph)
     references: dict[str, Sequence[str]] = {
         key: (utterance.text or "").split() for key, utterance in read_datadir(e.data("dev")).utterances.items()
     }
     lm, metric = str(e.rescoring_lm), e.recipe.metric
     tuning = RescoreOptions(references=references, error_rate=error_rate(metric))
-    found = rescore(open_lattices(out / "dev"), lm, out / "dev_rescored", tuning)
+    found = rescore(open_lattices(lattices["dev"]), lm, out / "dev_rescored", tuning)
     best, before = found.rates[found.weight], found.rates[0.0]
     say(f"  dev {metric} {100 * best:.2f} % at weight {found.weight:g}, {100 * before:.2f} % without it")
-    rescore(open_lattices(out / "test"), lm, out / RESCORED, RescoreOptions(found.weight))
+    test = rescore(open_lattices(lattices["test"]), lm, out / RESCORED, RescoreOptions(found.weight))
+    write_hypotheses(out / RESCORED / "hyp.txt", without_words(test.decoding, _silent(e, system)))
+
+
+def _last_pass(e: Experiment, system: str, split: str) -> tuple[TrainedModel, Mapping[str, np.ndarray]]:
+    """A tuned recogniser and the features of a split; for `sat` those of the last pass, with the transforms it had."""
+    if system == SAT:
+        return speakers.last_pass(e, split)
+    return load_recognizer(e.model(system)), e.feats(system, split)
+
+
+def _silent(e: Experiment, system: str) -> frozenset[str]:
+    """The utterances of test in which nothing is heard, and which therefore have no words."""
+    preset = e.feature_preset(system)
+    return silent_in(e.features(e.recipe.hmm.features if preset == SAT else preset, "test"))
 
 
 def _never(one: str, other: str) -> bool:
@@ -242,8 +260,8 @@ BOUNDARIES: dict[str, tuple[Callable[[str, str], bool], Callable[[str, str], boo
 def decode_system(e: Experiment, system: str) -> None:
     """Tune acoustic scale and word penalty on dev, and decode test with them; also with our own graph if there is one.
 
-    Decoding makes lattices, for confidences and for `lm.rescore`; the measured time includes them. The grid is stored
-    with the model, for later use of `speech3 tune` on it or on models that are trained on its senones.
+    Decoding makes lattices, for confidences; the measured time includes them. The grid is stored with the model, for
+    later use of `speech3 tune` on it or on models that are trained on its senones.
     """
     if system in e.trained:
         share_graphs(e.model(system), e.model(e.hmm_of(system)))  # a network stays when the language model changes
@@ -276,19 +294,14 @@ def decode_system(e: Experiment, system: str) -> None:
     # Decode test.
     frames = sum(len(feats_TF) for feats_TF in test.values())
     start = time.monotonic()
-    wanted = WantedResults(archive=e.recipe.lm.rescore is not None)
-    decoding, _ = decode_latticed(recognizer, test, out / "test", wanted, e.jobs)
+    decoding, _ = decode_latticed(recognizer, test, out / "test", WantedResults(), e.jobs)
     seconds = earlier_s + time.monotonic() - start
     _tell_failed(decoding)
     shift_s = recognizer.features.frame_shift / 1000
     write_json(out / "test" / "speed.json", {"seconds": seconds, "jobs": e.jobs, "speech_s": frames * shift_s})
-    preset = e.feature_preset(system)
-    silent = silent_in(e.features(e.recipe.hmm.features if preset == SAT else preset, "test"))
+    silent = _silent(e, system)
     waves = DataWaves(read_datadir(e.data("test")), recognizer.features.sample_frequency)
     write_decoding(out / "test", recognizer, test, without_words(decoding, silent), e.jobs, waves=waves)
-    # Decode again with other language models.
-    if wanted.archive:
-        rescore_system(e, recognizer, dev, out)
     if e.own_graph(system).exists():
         say("  decoding again with our own language model")
         again = recognizer.decode(test, e.jobs, recognizer.read_graph(e.own_graph(system)))
@@ -330,6 +343,10 @@ def _second_score(e: Experiment, system: str, decoded: str) -> Score | None:
     return score_of(e, system, decoded) if (e.out / "decode" / system / decoded / "hyp.txt").exists() else None
 
 
+def _rescored_score(e: Experiment, system: str) -> Score | None:
+    return score_of(e, system, RESCORED) if e.rescored(system) else None
+
+
 def earlier_passes(e: Experiment, system: str) -> list[str]:
     """The directories of the passes of a system before the last, in order."""
     found = (e.out / "decode" / system).glob("test_pass*/hyp.txt")
@@ -355,7 +372,7 @@ def score_systems(e: Experiment) -> None:
             _write_card(e, system, result)
         for second, name, what in (
             (_second_score(e, system, OWN), "own_lm", "with our own language model"),
-            (_second_score(e, system, RESCORED), "rescored", "lattices rescored"),
+            (_rescored_score(e, system), "rescored", "lattices rescored"),
             (_of_48_phones(e, system), "phones48", "48 phones"),
             *(
                 (_second_score(e, system, name), name.removeprefix("test_"), name.removeprefix("test_"))
@@ -462,7 +479,7 @@ def _system(e: Experiment, system: str) -> System:
         name=system,
         score=result,
         own_lm=_second_score(e, system, OWN),
-        rescored=_second_score(e, system, RESCORED),
+        rescored=_rescored_score(e, system),
         of_48_phones=_of_48_phones(e, system),
         passes=[score_of(e, system, name) for name in earlier_passes(e, system)],
         reliability=reliability_beside(result, e.out / "decode" / system / "test" / "hyp.txt"),

@@ -14,8 +14,7 @@ OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if anot
                                             instead, if hmm.flat_start is lfmmi
 OUT/frames/tri/{train,heldout}.frames       packed frames, labelled by the system's alignment
 OUT/decode/SYSTEM/{dev,test,test_own}       tuning.txt; hyp.txt, hyp.ctm; hyp.txt with our own language model
-OUT/decode/SYSTEM/{dev,test}_rescored       with lm.rescore: hyp.txt, rescore.json, lattices; dev and test then have
-                                            the lattices before rescoring
+OUT/decode/SYSTEM/{dev,test}_rescored       with lm.rescore: hyp.txt, rescore.json; beside them {dev,test}_lattices
 OUT/score/SYSTEM                            tables; score.json; own_lm.json; rescored.json
 OUT/report.html
 """
@@ -126,6 +125,10 @@ def decode_step(system: str) -> str:
     if on_sat(system):
         return f"{ADAPTED_STAGE}/{system}.decode"
     return "self/decode" if system == SELF else f"decode/{system}"
+
+
+def rescore_step(system: str) -> str:
+    return f"rescore/{system}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,10 +255,21 @@ class Experiment:
 
     @property
     def decoding(self) -> dict[str, Any]:
-        """The settings that decoding depends on, by their keys, with rescoring if there is any."""
-        decoding = self.recipe.decode.model_copy(update={"metric": self.recipe.metric}).model_dump()
-        rescore = self.recipe.lm.rescore
-        return {"decode": decoding} | ({} if rescore is None else {"lm.rescore": rescore})
+        """The settings that decoding depends on, by their keys."""
+        return {"decode": self.recipe.decode.model_copy(update={"metric": self.recipe.metric}).model_dump()}
+
+    def rescored(self, system: str) -> bool:
+        """Whether there are results of rescoring with the language model that this run has."""
+        step = rescore_step(system)
+        return self.recipe.lm.rescore is not None and (
+            system in self.systems
+            or (up_to_date(self.out, step) and recorded_settings(self.out, step) == settings_of(self.rescoring))
+        )
+
+    @property
+    def rescoring(self) -> dict[str, Any]:
+        """The settings that rescoring depends on."""
+        return {"lm.rescore": self.recipe.lm.rescore}
 
     @property
     def shown(self) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from speech3.recipe.experiment import (
     Experiment,
     decode_step,
     on_sat,
+    rescore_step,
     train_step,
 )
 from speech3.recipe.sizes import open_sizes
@@ -63,7 +64,7 @@ def planned_steps(e: Experiment) -> list[Step]:
     steps += _adapted_steps(e)
     if SELF in e.trained:
         steps += _self_steps(e)
-    return [*steps, *_score_steps(e)]
+    return [*steps, *_rescore_steps(e), *_score_steps(e)]
 
 
 def _model_step(
@@ -415,12 +416,28 @@ def _lfmmi_training(
 
 
 def _decode_step(e: Experiment, system: str, needs: Sequence[str]) -> Step:
-    out, rescore = e.out / "decode" / system, e.recipe.lm.rescore
+    out, run = e.out / "decode" / system, partial(evaluation.decode_system, e, system)
+    return Step(decode_step(system), run, e.decoding, [out / "test" / "hyp.txt"], needs, owns=out)
+
+
+def _rescore_steps(e: Experiment) -> list[Step]:
+    """Rescoring is apart from decoding, so that a recipe which gets `lm.rescore` later decodes and trains nothing anew."""
+    rescore = e.recipe.lm.rescore
+    if rescore is None:
+        return []
     made = isinstance(rescore, int) or e.rescoring_config
-    needs = [*needs, "graph/rescore"] if made else needs
-    inputs = [e.rescoring_lm] if rescore is not None and not made else []
-    run = partial(evaluation.decode_system, e, system)
-    return Step(decode_step(system), run, e.decoding, [out / "test" / "hyp.txt"], needs, inputs, owns=out)
+    needs, inputs = (["graph/rescore"], []) if made else ([], [e.rescoring_lm])
+    return [
+        Step(
+            rescore_step(system),
+            partial(evaluation.rescore_system, e, system),
+            e.rescoring,
+            [e.out / "decode" / system / evaluation.RESCORED / "hyp.txt"],
+            [decode_step(system), *needs],
+            inputs,
+        )
+        for system in e.systems
+    ]
 
 
 def _adapted_steps(e: Experiment) -> list[Step]:
@@ -490,6 +507,8 @@ def _self_steps(e: Experiment) -> list[Step]:
 def _score_steps(e: Experiment) -> list[Step]:
     earlier = {name: _ended(e.out, decode_step(name)) for name in e.earlier}
     config, needs = {"earlier systems": earlier or None, "systems": list(e.systems)}, list(map(decode_step, e.systems))
+    if rescored := _rescore_steps(e):
+        config, needs = config | e.rescoring, needs + [step.name for step in rescored]
     scores = [e.out / "score" / system / "score.json" for system in e.systems]
     steps = [Step("score", partial(evaluation.score_systems, e), config, scores, needs)]
     if e.recipe.corpus in evaluation.BOUNDARIES:

@@ -217,6 +217,17 @@ def adapted_features(e: Experiment) -> dict[str, tuple[Projected, Path | None]]:
     return found
 
 
+def last_pass(e: Experiment, split: str) -> tuple[TrainedModel, Mapping[str, np.ndarray]]:
+    """The recogniser of the last pass of `sat`, and the features of a decoded split with the transforms it had."""
+    model, feats = speaker_model(load_recognizer(e.model(SAT))), e.feats(SAT, split)
+    assert model is not None
+    _, transforms = adapted_features(e)[split]
+    if transforms is None:
+        return model.recognizer, feats
+    known = read_speakers(transforms, model.projection.dim)
+    return model.adapted_to(feats, speakers_of(e.data(split)), known, model.recognizer.graph)
+
+
 def write_adapted_features(e: Experiment) -> None:
     """Write `adapted_features` as feature directories; ``adapted.json`` says how they were made."""
     preset = e.recipe.hmm.features

@@ -173,13 +173,14 @@ def test_the_model_of_rescoring_lacks_sentences_that_only_dev_says(tmp_path: Pat
     kept = [line.split() for line in TEXT if line != "b c"]
     assert same(read_arpa(e.rescoring_lm), estimate_lm(kept, 3, {"a", "b", "c", "rare"}))
     plan = {step.name: step for step in planned_steps(e)}
-    assert "graph/rescore" in plan["decode/tri"].needs and plan["graph/rescore"].outputs == [e.rescoring_lm]
+    assert plan["rescore/tri"].needs == ["decode/tri", "graph/rescore"]
+    assert plan["graph/rescore"].outputs == [e.rescoring_lm] and "rescore/tri" in plan["score"].needs
     plain = {step.name: step for step in planned_steps(with_text(tmp_path / "plain", "lm.order=2"))}
     assert "graph/rescore" not in plain and plan["graph/lm"].config == plain["graph/lm"].config
-    assert plan["decode/tri"].config != plain["decode/tri"].config
+    assert plan["decode/tri"].config == plain["decode/tri"].config, "nothing is decoded again"
     of_file = with_text(tmp_path / "file", "lm.order=2", "lm.rescore=some.arpa")
     assert of_file.rescoring_lm == Path("some.arpa")
-    assert Path("some.arpa") in {step.name: step for step in planned_steps(of_file)}["decode/tri"].inputs
+    assert Path("some.arpa") in {step.name: step for step in planned_steps(of_file)}["rescore/tri"].inputs
     alone = with_given(tmp_path / "alone", text=False)
     given = experiment(tmp_path / "given", "lm.order=2", "lm.rescore=3", source=alone.source, name="minilibri")
     write_arpa(lm_given(alone), given.out / "data" / "lm.arpa.gz")
@@ -198,7 +199,7 @@ def test_a_neural_model_of_rescoring_is_mixed_with_ngrams_and_lacks_dev(
     language.check_given(e)
     plan = {step.name: step for step in planned_steps(e)}
     step = plan["graph/rescore"]
-    assert "graph/rescore" in plan["decode/tri"].needs and step.owns == e.rescoring_lm
+    assert "graph/rescore" in plan["rescore/tri"].needs and step.owns == e.rescoring_lm
     assert step.settings["lm.rescore.width"] == 8 and step.open_keys == ["lm.rescore.device"]
     step.run()
     mixture = read_neural(e.rescoring_lm)
@@ -212,7 +213,7 @@ def test_a_neural_model_of_rescoring_is_mixed_with_ngrams_and_lacks_dev(
     existing = with_text(tmp_path / "existing", "lm.order=2", f"lm.rescore={e.rescoring_lm}")
     language.check_given(existing)
     plan = {step.name: step for step in planned_steps(existing)}
-    assert "graph/rescore" not in plan and plan["decode/tri"].inputs == [e.rescoring_lm]
+    assert "graph/rescore" not in plan and plan["rescore/tri"].inputs == [e.rescoring_lm]
 
 
 def lm_given(e: Experiment) -> ArpaLm:

@@ -108,6 +108,27 @@ def test_to_and_from(mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
 
 
 @pytest.mark.slow
+def test_rescoring_is_added_to_a_finished_recipe(mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
+    network = mine / "tiny.yaml"
+    network.write_text("width: 16\nepochs: 2\nsamples: 0\n")
+    more = speech3("recipe", "digits", "--out", mine, *tiny, f"lm.rescore={network}")
+    assert more.returncode == 0, more.stderr
+    systems = ["mono", "tri", "dnn"]
+    assert ran(more.stderr)[:4] == ["graph/rescore", *(f"rescore/{system}" for system in systems)]
+    assert {name.partition("/")[0] for name in ran(more.stderr)[4:]} == {"score", "report"}
+    for system in systems:
+        scored = read_json(mine / "score" / system / "rescored.json")
+        assert 0 < scored["wer"] <= read_json(mine / "score" / system / "score.json")["wer"] + 0.1
+        assert read_json(mine / "decode" / system / "dev_rescored" / "rescore.json")["error_rates"].keys() >= {"0", "1"}
+    assert "WER % rescored" in (mine / "report.html").read_text()
+    # Without it, no number of it is shown.
+    plain = speech3("recipe", "digits", "--out", mine, *tiny)
+    assert set(ran(plain.stderr)) == {"score", "report"}, plain.stderr
+    assert not (mine / "score" / "dnn" / "rescored.json").exists()
+    assert "WER % rescored" not in (mine / "report.html").read_text()
+
+
+@pytest.mark.slow
 def test_a_moved_experiment_still_works(finished: Finished, mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
     assert set(plan(speech3, mine, *tiny).values()) == {"done"}
     # No file that is read contains the old path. (A graph names its language model, and a model card its HMM.)
