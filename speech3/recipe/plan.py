@@ -421,7 +421,7 @@ def _decode_step(e: Experiment, system: str, needs: Sequence[str]) -> Step:
 
 
 def _rescore_steps(e: Experiment) -> list[Step]:
-    """Rescoring is apart from decoding, so that a recipe which gets `lm.rescore` later decodes and trains nothing anew."""
+    # Apart from decoding: a finished recipe that gets `lm.rescore` later does not train its adapted networks anew.
     rescore = e.recipe.lm.rescore
     if rescore is None:
         return []

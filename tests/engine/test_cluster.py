@@ -14,8 +14,11 @@ import pytest
 import tiny
 import tiny_cluster
 import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
 from speech3.config import AsgdConfig
+from speech3.engine import fit
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED
 from speech3.errors import MachineError, Speech3Error
@@ -185,3 +188,26 @@ def test_shards_without_room_end_run_and_leave_no_process(nodes, world, monkeypa
     build = tiny_cluster.Elsewhere(BATCHES, file="/data/x.frames")  # now there is room, but no such file
     with pytest.raises(Speech3Error, match=r"^shard 0 on node \S+: /data/x\.frames: no such file$"):
         Cluster(build, build(), AsgdConfig(), workers=1, address=nodes.address)
+
+
+def test_fit_trains_there(nodes, world):
+    """The model and the data travel with the workers; `world`, which had all CPUs, is closed."""
+    generator = torch.Generator().manual_seed(3)
+    words_NW = torch.randint(50, (400, 4), generator=generator)
+    model = nn.Sequential(nn.EmbeddingBag(50, 8), nn.Linear(8, 2))
+    dataset = TensorDataset(words_NW, (words_NW < 25).sum(1).gt(2).long())
+    result = fit(
+        model,
+        dataset,
+        nn.CrossEntropyLoss(),
+        strategy="asgd",
+        workers=2,
+        epochs=6,
+        minibatch=20,
+        learning_rate=1.0,
+        options={"cluster": {"address": nodes.address}, "codec": "rows", "asgd": {"push_scale": "1/workers"}},
+        quiet=True,
+    )
+    assert [each.used for each in result.history] == [20] * 6
+    assert result.history[-1].loss < 0.8 * result.history[0].loss
+    assert (model(words_NW).argmax(1) == dataset.tensors[1]).float().mean() > 0.8

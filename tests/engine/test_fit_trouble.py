@@ -59,6 +59,7 @@ class Nowhere(nn.Linear):
         super().__init__(2, 2)
 
 
+CLUSTER = {"cluster": {"address": "auto"}}
 Local.__qualname__ = "nobody_knows.Local"
 Nowhere.__qualname__ = "nobody_knows.Nowhere"
 
@@ -71,6 +72,8 @@ Nowhere.__qualname__ = "nobody_knows.Nowhere"
         (r"^fit.*: unknown key 'asgd.sync'; known here: .*sync_every", {"options": {"asgd": {"sync": 1}}}),
         (r"schedule=halving .*held-out.*cosine", {"schedule": "halving"}),
         (r"needs simulate=True", {"options": {"simulation": {"jitter": 0.1}}}),
+        (r"cluster is for asynchronous .*change strategy='ddp'", {"strategy": "ddp", "options": CLUSTER}),
+        (r"cluster is for .* not simulated", {"strategy": "asgd", "simulate": True, "options": CLUSTER}),
         (r"workers=0: must be a whole number of at least 1", {"strategy": "asgd", "workers": 0}),
         (r"workers='2': must be a whole number", {"strategy": "asgd", "workers": "2"}),
         (r"precision=auto is for speech3 train; use float32", {"precision": "auto"}),

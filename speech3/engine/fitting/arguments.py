@@ -33,7 +33,7 @@ _OF_PRESETS = {"world", "workers", "asgd", "codec", "lbfgs", "warmup", "gradient
 _ASYNCHRONOUS = ("asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour", "downpour_adagrad")
 STRATEGIES = ("sgd", "ddp", "terngrad_ddp", "terngrad_momentum", *_ASYNCHRONOUS, "sandblaster")
 _NUMBERS = ("betas", "momentum", "weight_decay", "final_rate", "warmup", "threads", "cuda_graph")
-OPTIONS = ("asgd", "codec", "lbfgs", *_NUMBERS, "simulation")
+OPTIONS = ("asgd", "codec", "lbfgs", *_NUMBERS, "simulation", "cluster")
 _ARGUMENTS = ("optimizer", "schedule", "gradient_clip", "precision", "learning_rate", "minibatch", "workers", "device")
 _COMPUTE_S, _SYNC_S = 1.0, 0.06  # on the virtual clock; a sync was measured to take 6 % of the time of a minibatch
 
@@ -72,6 +72,13 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
         method = "synchronous" if preset.world == "sgd" else simulated_method(preset)
         values["world"] = "simulated"
         values["simulation"] = {"compute_s": _COMPUTE_S, "sync_s": _SYNC_S, **clock, "method": method}
+    if "cluster" in options:  # the workers are on the hosts of a Ray cluster
+        if simulate or preset.world != "shared":
+            raise SettingError(
+                f"options: cluster is for asynchronous workers ({', '.join(_ASYNCHRONOUS)}) that are not simulated; "
+                f"remove it, or change strategy={strategy!r}"
+            )
+        values["world"] = "cluster"
     training = parse(TrainingConfig, values, f"fit(strategy={strategy!r})")
     # What the strategy would ignore in silence.
     for name, purpose in training.unused.items():

@@ -151,7 +151,8 @@ def fit(
         Use one process and a virtual clock for any number of workers: real gradients, the same result every time.
     options
         Other keys of a config's ``training`` (`speech3.config.TrainingConfig`) that `fitting.arguments.OPTIONS` names:
-        ``{"momentum": 0.9, "asgd": {"push_scale": "1/workers"}, "simulation": {"failures": [[1, 20.0]]}}``.
+        ``{"momentum": 0.9, "asgd": {"push_scale": "1/workers"}, "simulation": {"failures": [[1, 20.0]]}}``. With
+        ``{"cluster": {"address": "auto"}}`` asynchronous workers are on the hosts of a Ray cluster.
 
     Raises
     ------

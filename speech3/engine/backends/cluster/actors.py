@@ -35,7 +35,7 @@ from speech3.config import AsgdConfig, CodecConfig
 from speech3.engine.codecs.codec import Codec, warm_up
 from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.gradient import Step
-from speech3.engine.interface import USED, WAITING, BuildOn, Rate, Rows, ShardReport, WorkerParts
+from speech3.engine.interface import USED, WAITING, BuildOn, Rate, Rows, ShardReport, WorkerParts, each_tensor
 from speech3.engine.pool import MinibatchQueue, MinibatchStates
 from speech3.engine.server import make_server, memory_layout, private_memory
 from speech3.engine.server_optimizer import ShardVectors
@@ -72,8 +72,9 @@ def facts_of(parts: WorkerParts | None = None, own: Flat | None = None) -> Facts
     shapes = [tuple(view.shape) for view in own.views]
     targets = parts.source.draw(1, 0)[1] if len(parts.source) else None
     targets = getattr(targets, "targets", targets)  # without a teacher's outputs, which differ by processor
-    # Targets are tensors of class numbers, or whatever else the loss takes, such as numerators of sentences.
-    what = targets.cpu().numpy().tobytes() if isinstance(targets, Tensor) else pickle.dumps(targets)
+    # Targets are tensors, nested as the caller of `fit` nests them, or whatever else the loss takes, such as numerators
+    # of sentences. Of a tensor only the values are the same in every process.
+    what = pickle.dumps(each_tensor(targets, lambda tensor: tensor.detach().cpu().numpy().tobytes()))
     minibatches = _digest(repr((len(parts.source), parts.source.rows)).encode() + what)
     model = _digest(repr((parts.model, shapes, len(own.vector_K))).encode())
     return replace(facts, model=model, minibatches=minibatches)
