@@ -194,6 +194,7 @@ def test_fit_trains_there(nodes, world):
     """The model and the data travel with the workers; `world`, which had all CPUs, is closed."""
     generator = torch.Generator().manual_seed(3)
     words_NW = torch.randint(50, (400, 4), generator=generator)
+    torch.manual_seed(0)
     model = nn.Sequential(nn.EmbeddingBag(50, 8), nn.Linear(8, 2))
     dataset = TensorDataset(words_NW, (words_NW < 25).sum(1).gt(2).long())
     result = fit(
@@ -202,12 +203,12 @@ def test_fit_trains_there(nodes, world):
         nn.CrossEntropyLoss(),
         strategy="asgd",
         workers=2,
-        epochs=6,
+        epochs=12,
         minibatch=20,
-        learning_rate=1.0,
+        learning_rate=3.0,
         options={"cluster": {"address": nodes.address}, "codec": "rows", "asgd": {"push_scale": "1/workers"}},
         quiet=True,
     )
-    assert [each.used for each in result.history] == [20] * 6
-    assert result.history[-1].loss < 0.8 * result.history[0].loss
-    assert (model(words_NW).argmax(1) == dataset.tensors[1]).float().mean() > 0.8
+    assert [each.used for each in result.history] == [20] * 12
+    assert result.history[-1].loss < 0.5 * result.history[0].loss
+    assert (model(words_NW).argmax(1) == dataset.tensors[1]).float().mean() > 0.95
