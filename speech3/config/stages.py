@@ -194,8 +194,8 @@ class LmConfig(Config):
     rescore: int | str | None = Field(
         None,
         description="a second language model for the lattices, made of the text without dev's sentences: the order (1"
-        " to 6) of an n-gram, or a preset of conf/lm (lstm, transformer), whose neural model is mixed with a 4-gram; or"
-        " an existing model: an ARPA file, or a directory that speech3 lm wrote",
+        " to 6) of an n-gram, or a preset of conf/lm (lstm, transformer) or a YAML file like it, whose neural model is"
+        " mixed with a 4-gram; or an existing model: an ARPA file, or the directory of a neural model or mixture",
     )
     letters: int | None = Field(
         None,

@@ -306,7 +306,7 @@ class Microbatches:
     microbatches: tuple[tuple[Any, Targets], ...]
 
 
-def each_tensor(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def each_tensor(values: Any, change: Callable[[Tensor], Any]) -> Any:
     """Apply `change` to every tensor in nested tuples, lists and dictionaries; other values are kept."""
     match values:
         case Tensor():

@@ -1,4 +1,4 @@
-"""The stages `decode`, `score` and `report`, with rescoring of lattices (`lm.rescore`).
+"""The stages `decode`, `rescore` (with `lm.rescore`), `score` and `report`.
 
 No error rate of a recipe counts noises in transcripts, such as ``[laughs]`` and ``<unk>``, as they cannot be recognised
 (`speech3 score` scores texts as they are).
@@ -219,7 +219,7 @@ def rescore_system(e: Experiment, system: str) -> None:
     for split in ("dev", "test"):
         recognizer, feats = _last_pass(e, system, split)
         lattices[split] = out / f"{split}_lattices"
-        graph = recognizer.tuning_graph if split == "dev" else None
+        graph = load_recognizer(e.model(system)).tuning_graph if split == "dev" else None  # that of sat is beside it
         decode_latticed(recognizer, feats, lattices[split], WantedResults(archive=True), e.jobs, graph)
     references: dict[str, Sequence[str]] = {
         key: (utterance.text or "").split() for key, utterance in read_datadir(e.data("dev")).utterances.items()

@@ -14,7 +14,8 @@ OUT/tri/align/{train,dev}                   alignments; also in OUT/dnn, if anot
                                             instead, if hmm.flat_start is lfmmi
 OUT/frames/tri/{train,heldout}.frames       packed frames, labelled by the system's alignment
 OUT/decode/SYSTEM/{dev,test,test_own}       tuning.txt; hyp.txt, hyp.ctm; hyp.txt with our own language model
-OUT/decode/SYSTEM/{dev,test}_rescored       with lm.rescore: hyp.txt, rescore.json; beside them {dev,test}_lattices
+OUT/decode/SYSTEM/{dev,test}_rescored       with lm.rescore: hyp.txt, rescore.json, with n-grams lattices; those before
+                                            are in {dev,test}_lattices
 OUT/score/SYSTEM                            tables; score.json; own_lm.json; rescored.json
 OUT/report.html
 """
@@ -259,12 +260,15 @@ class Experiment:
         return {"decode": self.recipe.decode.model_copy(update={"metric": self.recipe.metric}).model_dump()}
 
     def rescored(self, system: str) -> bool:
-        """Whether there are results of rescoring with the language model that this run has."""
-        step = rescore_step(system)
-        return self.recipe.lm.rescore is not None and (
-            system in self.systems
-            or (up_to_date(self.out, step) and recorded_settings(self.out, step) == settings_of(self.rescoring))
-        )
+        """Whether there are results of rescoring with the language model that this run has.
+
+        Of a model that was not made here, only this run's own systems are known to have been rescored with it.
+        """
+        if self.recipe.lm.rescore is None or system in self.systems:
+            return self.recipe.lm.rescore is not None
+        step, made = rescore_step(system), isinstance(self.recipe.lm.rescore, int) or self.rescoring_config
+        alike = up_to_date(self.out, step) and recorded_settings(self.out, step) == settings_of(self.rescoring)
+        return bool(made) and alike
 
     @property
     def rescoring(self) -> dict[str, Any]:
@@ -435,14 +439,18 @@ class Experiment:
             return self.out / "lm" / "rescore"
         return Path(rescore) if isinstance(rescore, str) else self.out / "lm" / "rescore.arpa.gz"
 
-    @property
+    @cached_property
     def rescoring_config(self) -> NeuralLmConfig | None:
-        """How to train that model; None if it is not to be a neural one, or exists."""
+        """How to train that model; None if it is not to be a neural one, or exists.
+
+        Its seed and device are the recipe's, unless a file has its own.
+        """
         rescore = self.recipe.lm.rescore
         if not (isinstance(rescore, str) and (rescore in presets("lm") or rescore.endswith((".yaml", ".yml")))):
             return None
         chosen = load_preset(NeuralLmConfig, "lm", rescore)
-        return chosen.model_copy(update={"seed": self.recipe.seed, "device": self.recipe.training.device})
+        own = {"seed": self.recipe.seed, "device": self.recipe.training.device}
+        return chosen.model_copy(update={key: own[key] for key in own.keys() - chosen.model_fields_set})
 
     def alignment(self, system: str, split: str) -> Path:
         """A directory of alignments by `tri` or a network (for training), or by `aligner` (for inspection)."""
@@ -535,6 +543,16 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
     pretrain = recipe.pretrain.recordings if recipe.pretrain else None
     negatives = recipe.negatives.recordings if recipe.negatives else None
     sources = {"--source ": source, "untranscribed=": more, "pretrain=": pretrain, "negatives=": negatives}
+    if (neural := experiment.rescoring_config) and (neural.pieces or recipe.units != "words"):
+        raise SettingError(
+            f"lm.rescore={recipe.lm.rescore}: learns words, not pieces; for pieces train a model with `speech3 lm train"
+            " --neural lstm lm.pieces=N`, and set lm.rescore to its directory"
+        )
+    if isinstance(recipe.lm.rescore, str) and not (neural or Path(recipe.lm.rescore).exists()):
+        raise MissingError(
+            f"lm.rescore={recipe.lm.rescore}: neither an order nor a preset of conf/lm ({', '.join(presets('lm'))}), and"
+            " no model is at this path"
+        )
     models = {f"lm.{key}": getattr(recipe.lm, key) for key in ("arpa", "text", "rescore")}
     if experiment.rescoring_config:
         del models["lm.rescore"]  # it is not the path of a model

@@ -176,20 +176,23 @@ def train_rescoring_lm(e: Experiment, config: NeuralLmConfig) -> None:
     text, out = _text(e, _given(e)), e.rescoring_lm
     if text is None:
         raise _no_text(e.recipe.lm.rescore)
-    if text.pieces:
-        raise SettingError(
-            f"lm.rescore={e.recipe.lm.rescore}: is for words, and this recipe's units are pieces; train a model with"
-            " `speech3 lm train --neural` on words (lm.pieces cuts them), and set lm.rescore to its directory"
-        )
     # The network predicts the words of the text; the n-grams share out what is left among the lexicon's other words.
     hidden, seen = _only_in_dev(e), set[str]()
     files = {name: out / f"{name}.txt" for name in ("text", "words", "dev")}
     with atomic_path(files["text"]) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        print(file=stream)  # a file with an empty line is plain text: its first words are no utterance ids
         for sentence in text.without(hidden):
             seen.update(sentence)
             print(*sentence, file=stream)
-    write_text(files["words"], "\n".join(sorted(seen & text.vocabulary)) + "\n")
-    write_text(files["dev"], "\n".join(map(" ".join, _said(e, "dev"))) + "\n")
+    known = sorted(seen & text.vocabulary)
+    if not known:
+        path = text.sentences.path or e.data("train") / "text"
+        raise DataError(
+            f"{path}: without dev's sentences it has no word of {e.lexicon}, so lm.rescore={e.recipe.lm.rescore} has"
+            " nothing to learn from; set lm.text to a text with these words"
+        )
+    write_text(files["words"], "\n".join(known) + "\n")
+    write_text(files["dev"], "\n" + "\n".join(map(" ".join, _said(e, "dev"))) + "\n")
     workers = {"workers": e.jobs} if config.workers is None and config.strategy != "sgd" else {}
     config = config.model_copy(update=workers)
     neural = train_neural([files["text"]], out / "network", config, files["words"], files["dev"]).lm

@@ -272,8 +272,10 @@ def _graph_steps(e: Experiment) -> list[Step]:
     elif neural := e.rescoring_config:
         out = e.rescoring_lm
         run, config = partial(language.train_rescoring_lm, e, neural), {**settings, "lm.rescore": neural.model_dump()}
-        free = ["lm.rescore.device"]
-        steps.append(Step("graph/rescore", run, config, [out], ["graph/lm"], given, owns=out, open_keys=free))
+        free, elastic = ["lm.rescore.device"], ["lm.rescore.epochs", "lm.rescore.workers"]
+        steps.append(
+            Step("graph/rescore", run, config, [out], ["graph/lm"], given, owns=out, open_keys=free, elastic=elastic)
+        )
     config = {f"lm.{key}": getattr(lm, key) for key in ("grammar", "self_loop_scale", "filler")}
     config |= {"negatives": True} if e.recipe.negatives else {}
     for name in (*e.gmms, *([LFMMI_HMM] if e.recipe.lfmmi else [])):
@@ -538,7 +540,7 @@ def run_recipe(
     settled = not e.follows_speech
     if not settled and from_stage != _DATA and is_done(planned_steps(e), e.out, _DATA):
         e, settled = e.settled(), True
-    if settled and from_stage in (None, "score", "report") and _chose_nothing(e):
+    if settled and from_stage in (None, "rescore", "score", "report") and _chose_nothing(e):
         e, to_stage = e.without_selftraining(), "decode" if to_stage == _SELF_STAGE else to_stage
     plan = make_plan(planned_steps(e), e.out, from_stage, to_stage)
     if dry_run:

@@ -129,7 +129,8 @@ def _check_same(out: Path, config: NeuralLmConfig, text: UnitText, held_out: Seq
     if held_out:
         read["dev"] = "\n".join(map(" ".join, held_out)).encode()
     digests = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in read.items()}
-    run = {**digests, **config.model_dump(mode="json", exclude=_CHANGEABLE)}
+    options = {key: value for key, value in config.options.items() if key != "cluster"}  # where workers are may change
+    run = {**digests, **config.model_copy(update={"options": options}).model_dump(mode="json", exclude=_CHANGEABLE)}
     if (out / RUN).exists() and (before := read_json(out / RUN)) != run:
         different = sorted(key for key in {*run, *before} if run.get(key) != before.get(key))
         raise OccupiedError(

@@ -301,7 +301,7 @@ def main() -> None:
     parser.add_argument("--workers", default="2,4,8", help="of table ternary")
     given = parser.parse_args()
     seeds = [int(seed) for seed in given.seeds.split(",")]
-    frames = subset(given.frames, given.out / "frames", given.every, given.heldout)
+    frames = subset(given.frames, given.out / "frames" / given.frames.name, given.every, given.heldout)
     study = Study(frames, given.hmm, given.out, given.epochs)
     if given.table == "ternary":
         ternary_table(study, seeds, [int(n) for n in given.workers.split(",")])

@@ -3,10 +3,12 @@
 import pickle
 from multiprocessing.reduction import ForkingPickler
 
+import pytest
 import torch
 from torch import nn
 
-from speech3.engine.fitting.loading import _LARGE, _MOST, Packed
+from speech3.engine.fitting.loading import _LARGE, _MOST, Packed, check_importable
+from speech3.errors import SettingError
 
 
 def handed(value):
@@ -49,3 +51,13 @@ def test_more_large_tensors_than_files():
 def test_a_thousand_small_tensors_need_no_file():
     given = [torch.full((3,), float(number)) for number in range(1000)]
     assert all(map(torch.equal, handed(given), given)) and not any(tensor.is_shared() for tensor in given)
+
+
+def test_what_a_script_defines_cannot_be_sent_to_other_hosts():
+    class Net(nn.Linear):
+        pass
+
+    check_importable({"model": nn.Linear(2, 2), "loss": nn.functional.mse_loss, "data": torch.zeros(3)})
+    Net.__module__, Net.__qualname__ = "__main__", "Net"
+    with pytest.raises(SettingError, match=r"cluster: Net is defined in the script .* module"):
+        check_importable({"model": nn.Sequential(Net(2, 2))})

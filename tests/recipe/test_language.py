@@ -2,19 +2,21 @@
 
 import gzip
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.decode.graph import load_graph
-from speech3.errors import Speech3Error
+from speech3.decode.search import Decoding
+from speech3.errors import DataError, Speech3Error
 from speech3.hmm.model import Hmm, monophone_tree
 from speech3.language.arpa import ArpaLm, read_arpa, write_arpa
 from speech3.language.kneser_ney import estimate_lm
 from speech3.language.lexicon import Lexicon, Pronunciation
 from speech3.language.neural import read_neural
 from speech3.language.train_lm import perplexity
-from speech3.recipe import language
+from speech3.recipe import evaluation, language
 from speech3.recipe.experiment import Experiment, open_experiment
 from speech3.recipe.plan import planned_steps
 from speech3.recipe.steps import make_plan
@@ -178,16 +180,18 @@ def test_the_model_of_rescoring_lacks_sentences_that_only_dev_says(tmp_path: Pat
     plain = {step.name: step for step in planned_steps(with_text(tmp_path / "plain", "lm.order=2"))}
     assert "graph/rescore" not in plain and plan["graph/lm"].config == plain["graph/lm"].config
     assert plan["decode/tri"].config == plain["decode/tri"].config, "nothing is decoded again"
-    of_file = with_text(tmp_path / "file", "lm.order=2", "lm.rescore=some.arpa")
-    assert of_file.rescoring_lm == Path("some.arpa")
-    assert Path("some.arpa") in {step.name: step for step in planned_steps(of_file)}["rescore/tri"].inputs
+    some = tmp_path / "some.arpa"
+    some.write_text("no model")
+    of_file = with_text(tmp_path / "file", "lm.order=2", f"lm.rescore={some}")
+    assert of_file.rescoring_lm == some
+    assert some in {step.name: step for step in planned_steps(of_file)}["rescore/tri"].inputs
     alone = with_given(tmp_path / "alone", text=False)
     given = experiment(tmp_path / "given", "lm.order=2", "lm.rescore=3", source=alone.source, name="minilibri")
     write_arpa(lm_given(alone), given.out / "data" / "lm.arpa.gz")
     for make in (language.make_rescoring_lm, language.check_given):
         with pytest.raises(Speech3Error, match=r"lm\.rescore=3: there is no text to make it of"):
             make(given)
-    with pytest.raises(Speech3Error, match=r"some\.arpa: "):
+    with pytest.raises(Speech3Error, match=r"some\.arpa:1: "):
         language.check_given(of_file)
 
 
@@ -204,7 +208,7 @@ def test_a_neural_model_of_rescoring_is_mixed_with_ngrams_and_lacks_dev(
     step.run()
     mixture = read_neural(e.rescoring_lm)
     kept = [line.split() for line in TEXT if line != "b c"]
-    assert (e.rescoring_lm / "text.txt").read_text().splitlines() == [" ".join(words) for words in kept]
+    assert (e.rescoring_lm / "text.txt").read_text().split("\n")[1:-1] == [" ".join(words) for words in kept]
     assert mixture.ngrams and same(mixture.ngrams, estimate_lm(kept, 4, {"a", "b", "c", "rare"}))
     assert set(mixture.units[3:]) == {"a", "b", "c"} and 0 <= mixture.share <= 1
     assert "perplexity of test" in capsys.readouterr().err
@@ -216,6 +220,50 @@ def test_a_neural_model_of_rescoring_is_mixed_with_ngrams_and_lacks_dev(
     assert "graph/rescore" not in plan and plan["rescore/tri"].inputs == [e.rescoring_lm]
 
 
+def test_words_that_look_like_ids_reach_the_neural_model(tmp_path: Path) -> None:
+    write_text(tmp_path / "tiny.yaml", "width: 8\nepochs: 1\nsamples: 0\nseed: 7\n")
+    e = experiment(tmp_path / "out", "lm.order=2", f"lm.rescore={tmp_path / 'tiny.yaml'}")
+    codes = [f"x{number}" for number in range(30)]
+    write_text(e.lexicon, "<unk> SPN\na A\nb B\n" + "".join(f"{code} C\n" for code in codes))
+    write_text(e.out / "data" / "lm_text", "".join(f"{code} a b\n" for code in codes))
+    assert e.rescoring_config and e.rescoring_config.seed == 7, "the file's own"
+    language.train_rescoring_lm(e, e.rescoring_config)
+    assert set(read_neural(e.rescoring_lm).units[3:]) == {"a", "b", *codes}
+    write_text(e.lexicon, "<unk> SPN\nelsewhere A\n")
+    with pytest.raises(DataError, match=r"lm_text: without dev's sentences it has no word of .*lexicon"):
+        language.train_rescoring_lm(e, e.rescoring_config)
+
+
+class _Model:
+    def __init__(self, directory: Path) -> None:
+        self.tuning_graph = directory / "graph_tuning"
+
+
+def test_dev_of_sat_is_rescored_with_the_graph_that_has_not_seen_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recogniser of adapted features is in a directory of its own, without that graph."""
+    e = with_text(tmp_path / "out", "lm.order=2", "lm.rescore=3")
+    graphs, adapted = [], _Model(tmp_path / "adapted")
+
+    def decode(recognizer: object, feats: object, out: Path, wanted: object, jobs: int, graph: Path | None) -> None:
+        graphs.append((recognizer, out.name, graph))
+
+    monkeypatch.setattr(evaluation.speakers, "last_pass", lambda e, split: (adapted, {}))
+    monkeypatch.setattr(evaluation, "load_recognizer", _Model)
+    monkeypatch.setattr(evaluation, "decode_latticed", decode)
+    monkeypatch.setattr(evaluation, "open_lattices", lambda path: path)
+    rescored = SimpleNamespace(rates={0.0: 0.2, 1.0: 0.1}, weight=1.0, decoding=Decoding((), {}))
+    monkeypatch.setattr(evaluation, "rescore", lambda *_: rescored)
+    monkeypatch.setattr(evaluation, "write_hypotheses", lambda *_: None)
+    monkeypatch.setattr(evaluation, "_silent", lambda *_: frozenset())
+    evaluation.rescore_system(e, "sat")
+    assert graphs == [
+        (adapted, "dev_lattices", e.model("sat") / "graph_tuning"),
+        (adapted, "test_lattices", None),
+    ]
+
+
 def lm_given(e: Experiment) -> ArpaLm:
     return read_arpa(e.out / "data" / "lm.arpa.gz")
 
@@ -223,6 +271,8 @@ def lm_given(e: Experiment) -> ArpaLm:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["lm.order=2", "lm.rescore=lstn"], r"lm\.rescore=lstn: .*lstm, transformer"),
+        (["lm.order=2", "units=sentencepiece", "lm.rescore=lstm"], r"lm\.rescore=lstm: learns words"),
         (["lm.order=2", "lm.rescore=7"], "rescore: an order from 1 to 6, .*, not 7"),
         (["lm.order=null", "lm.grammar=one-word", "lm.rescore=2"], "lattices of a grammar have no n-grams"),
     ],

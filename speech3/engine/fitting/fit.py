@@ -25,7 +25,7 @@ from speech3.config import TrainingConfig
 from speech3.engine.backends.processes import Unkillable
 from speech3.engine.fitting import arguments
 from speech3.engine.fitting.dataset import ByName, Collate, Data, Items, MeanLoss, Named, Reader, Stream, data_of, moved
-from speech3.engine.fitting.loading import Packed, own_process, seeded
+from speech3.engine.fitting.loading import Packed, check_importable, own_process, seeded
 from speech3.engine.fitting.results import (
     EpochResult,
     FitDirectory,
@@ -152,7 +152,8 @@ def fit(
     options
         Other keys of a config's ``training`` (`speech3.config.TrainingConfig`) that `fitting.arguments.OPTIONS` names:
         ``{"momentum": 0.9, "asgd": {"push_scale": "1/workers"}, "simulation": {"failures": [[1, 20.0]]}}``. With
-        ``{"cluster": {"address": "auto"}}`` asynchronous workers are on the hosts of a Ray cluster.
+        ``{"cluster": {"address": "auto"}}`` asynchronous workers are on the hosts of a Ray cluster,
+        which must be able to import what is passed: it cannot be defined in the script itself.
 
     Raises
     ------
@@ -199,6 +200,8 @@ def fit(
         build = replace(build, by_name=isinstance(inputs, Named))
         if callable(optimizer):
             build = replace(build, optimizer=_own_optimizer(build, optimizer, schedule))
+        if training.world == "cluster":
+            check_importable({each.name: getattr(build, each.name) for each in fields(build)})
         classes = _try_out(build.parts(training.device, read_ahead=False), inputs, targets)
         files = FitDirectory(Path(out), _identity(build, strategy, optimizer, schedule)) if out is not None else None
         opened.enter_context(files.alone() if files else nullcontext())

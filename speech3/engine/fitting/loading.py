@@ -17,6 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,14 @@ class Packed:
         return _unpacked, (stream.getvalue(), spans, together, alone)
 
 
+def check_importable(value: Any) -> None:
+    """Refuse classes and functions of the caller's script: workers on other hosts do not run it.
+
+    Raises `Speech3Error` that names the first one.
+    """
+    _Importable(io.BytesIO()).dump(value)
+
+
 class _Pickler(ForkingPickler):
     """Leaves out the tensors' values and notes them."""
 
@@ -87,6 +96,18 @@ class _Pickler(ForkingPickler):
         if number == len(self.storages):
             self.storages.append(storage)
         return number, value.dtype if isinstance(value, TypedStorage) else None
+
+
+class _Importable(_Pickler):
+    """Raises an error where something is defined in `__main__`."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            raise SettingError(
+                f"options: cluster: {value.__qualname__} is defined in the script that is run, which other hosts do not"
+                " run; move it into a module that every host can import"
+            )
+        return NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):

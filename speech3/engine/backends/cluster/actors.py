@@ -74,8 +74,8 @@ def facts_of(parts: WorkerParts | None = None, own: Flat | None = None) -> Facts
     targets = getattr(targets, "targets", targets)  # without a teacher's outputs, which differ by processor
     # Targets are tensors, nested as the caller of `fit` nests them, or whatever else the loss takes, such as numerators
     # of sentences. Of a tensor only the values are the same in every process.
-    what = pickle.dumps(each_tensor(targets, lambda tensor: tensor.detach().cpu().numpy().tobytes()))
-    minibatches = _digest(repr((len(parts.source), parts.source.rows)).encode() + what)
+    values = each_tensor(targets, lambda tensor: tensor.detach().cpu().to_dense().double().numpy().tobytes())
+    minibatches = _digest(repr((len(parts.source), parts.source.rows)).encode() + pickle.dumps(values))
     model = _digest(repr((parts.model, shapes, len(own.vector_K))).encode())
     return replace(facts, model=model, minibatches=minibatches)
 
