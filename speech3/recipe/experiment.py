@@ -550,8 +550,8 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
         )
     if isinstance(recipe.lm.rescore, str) and not (neural or Path(recipe.lm.rescore).exists()):
         raise MissingError(
-            f"lm.rescore={recipe.lm.rescore}: neither an order nor a preset of conf/lm ({', '.join(presets('lm'))}), and"
-            " no model is at this path"
+            f"lm.rescore={recipe.lm.rescore}: is no order, no preset of conf/lm ({', '.join(presets('lm'))}), and no"
+            " path of a model"
         )
     models = {f"lm.{key}": getattr(recipe.lm, key) for key in ("arpa", "text", "rescore")}
     if experiment.rescoring_config:

@@ -125,7 +125,7 @@ class Cluster:
     ) -> None:
         own, codec = flatten(parts.model), codec or CodecConfig()
         self.facts, self.gpus = facts_of(parts, own), int(device == "cuda")
-        self.to_prepare = (ray.put(build), device, config, codec, workers)  # stored once for all shards
+        self.to_prepare = (build, device, config, codec, workers)
         self.kind: Any = ray.remote(num_cpus=1, num_gpus=self.gpus)(ShardActor)
         self.clock, self.most_pushed = Clock(), config.max_distance
         plans = plans_of(parts, own, config, workers, codec)
