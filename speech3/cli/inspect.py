@@ -65,6 +65,9 @@ def inspect(
     if is_neural(file):
         if word is None:
             raise SettingError(f"{file}: is a neural language model; pass a word whose neighbours to print: --word")
+        for name, value in {"--unit": unit, "--frames": frames, "--out": out, "--utterance": utterance}.items():
+            if value is not None:
+                raise SettingError(f"{name} {value}: has no effect with --word; remove it")
         for neighbour, cosine in read_neural(file).neighbours(word):
             print(f"{cosine:.3f}  {neighbour}")
         return

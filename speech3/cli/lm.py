@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from speech3.cli import _verb
-from speech3.errors import SettingError
+from speech3.errors import MismatchError, OccupiedError, SettingError
 
 _ORDER = 3  # default order of n-grams
 verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure language models.")
@@ -117,6 +117,7 @@ def prune(
     """
     from speech3.language import check_sums, prune as pruned, read_arpa, write_arpa
 
+    _check_out(out, [lm])
     if not threshold >= 0:
         raise SettingError(f"--threshold {threshold:g}: must be >= 0, such as 1e-7")
     model = read_arpa(lm)
@@ -160,6 +161,7 @@ def interpolate(
 
     if (tune is None) == (weights is None):
         raise SettingError("use either --tune TEXT or --weights 0.3,0.7")
+    _check_out(out, lms)
     values = []
     if weights is not None:
         try:
@@ -183,6 +185,14 @@ def interpolate(
     for model, value in zip([*models, mixture], [*values, 1.0], strict=True):
         found = f", perplexity {measure_text(model, [tune]).known:.1f}" if tune and tune.is_file() else ""
         print(f"{model.source}: weight {value:.4f}{found}" if model is not mixture else f"{out}: the mixture{found}")
+
+
+def _check_out(out: Path, lms: list[Path]) -> None:
+    """Refuse to write over what is read, or into the directory of a training, which would be another model then."""
+    if any(out.resolve() == lm.resolve() for lm in lms):
+        raise OccupiedError(f"--out {out}: is what is read; choose another place")
+    if (out / "run.json").exists():
+        raise OccupiedError(f"--out {out}: holds a training; choose another directory")
 
 
 def _interpolate_neural(lms: list[Path], out: Path, tune: Path | None, weights: list[float]) -> None:
@@ -239,4 +249,9 @@ def perplexity(
         found = measure_sentences(model, read_known(model, texts), "scoring")
     else:
         found = measure_text(read_checked(lm), texts)
+    if found.words and found.unknown == found.words:
+        raise MismatchError(
+            f"{', '.join(map(str, texts))}: none of its words is in {lm}; spell both the same way (upper or lower"
+            " case?)"
+        )
     print(json.dumps(found.as_json(), indent=1) if as_json else describe_perplexity(found))

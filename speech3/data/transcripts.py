@@ -24,7 +24,7 @@ from typing import IO, Literal, NamedTuple
 
 from speech3.config import shipped
 from speech3.data.datadir import SYMBOLS, Fault, read_table, symbols_in
-from speech3.errors import FormatError, SettingError
+from speech3.errors import FormatError, SettingError, listed
 from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, progress, say, text_stream, to_one_form
 
 # How the file begins or ends, and what it is.
@@ -444,9 +444,11 @@ def begin_with_ids(lines: Sequence[str], path: Path) -> bool:
     rows = [line.split(maxsplit=1) for line in lines]
     ids = [row[0] for row in rows if row]
     all_differ = len(rows) == len(ids) == len(set(ids))
-    found = bool(ids) and (_listed_beside(ids, path) or (all_differ and _are_ids(ids, rows, lines)))
+    listed_beside = bool(ids) and _listed_beside(ids, path)
+    found = listed_beside or (bool(ids) and all_differ and _are_ids(ids, rows, lines))
     if found:
-        _say_ids(path, ids[0])
+        odd = () if listed_beside else tuple(name for name in ids if not re.search(r"[\d_-]", name))
+        _say_ids(path, ids[0], odd)
     return found
 
 
@@ -480,8 +482,10 @@ def looks_like_ids(ids: Sequence[str], lines: Sequence[str]) -> bool:
 
 
 @lru_cache  # a text may be read several times
-def _say_ids(path: Path, first: str) -> None:
+def _say_ids(path: Path, first: str, odd: tuple[str, ...]) -> None:
     say(f"{path}: each line begins with an utterance id ({first}, ...), as in Kaldi's text; the ids are left out")
+    if odd:
+        say(f"{path}: {len(odd)} of them look like words ({listed(odd, 3)}); if they are, give these lines an id, too")
 
 
 def with_progress(blocks: Iterable[Lines], paths: Sequence[Path], label: str) -> Iterator[Lines]:

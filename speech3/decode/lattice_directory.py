@@ -31,7 +31,7 @@ from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest,
 from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, searched, small_enough, words_in
 from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
-from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, check_bad
+from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError, check_bad
 from speech3.hmm import read_symbol_table
 from speech3.io import read_fst
 from speech3.language import ArpaLm, read_arpa
@@ -108,6 +108,10 @@ class LatticeDir:
         the lattices were made with.
         """
         graph = Path(self.about.graph)
+        if given is not None and (graph / GRAMMAR).exists():
+            raise SettingError(
+                f"--old {given}: {graph} keeps the language model of the search ({GRAMMAR}); remove --old"
+            )
         if given is None and (graph / "graph.json").exists():
             symbols = read_symbol_table(graph / SYMBOLS, _REMEDY)
             if symbols != self.symbols or read_json(graph / "graph.json") != self.about.graph_about:

@@ -306,6 +306,11 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
     else:
         model = directory.with_unseen(read_checked(Path(lm)))
         if lacking := unknown_words(directory, model):
+            if not any(is_word(word) and word in directory.symbols for word in model.words):
+                raise MismatchError(
+                    f"{lm}: has none of the words of {directory.path / 'words.txt'} ({listed(lacking, 5)}); spell both"
+                    " the same way (upper or lower case?)"
+                )
             say(
                 f"{lm}: lacks {len(lacking):,} words of the graph, such as {listed(lacking, 5)}; they are scored"
                 f" as {UNKNOWN}"

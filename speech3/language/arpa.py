@@ -27,6 +27,8 @@ _PIECE = 1 << 22  # bytes that are read at a time
 _BLOCK = 1 << 16  # lines that are written at a time, or read one by one before they become arrays
 _Row = tuple[list[int], float, float, int]  # an n-gram as in `Parsed`
 _PACKED = 6  # gzip's level: the highest takes three times as long and saves a twentieth
+# What a directory is that has one of these files, for those who pass one in place of an ARPA file.
+_DIRECTORIES = {"hmm.json": "an acoustic model", "neural.safetensors": "a neural language model", "text": "data"}
 
 
 class ArpaVocabulary(NamedTuple):
@@ -168,6 +170,9 @@ def read_arpa(path: Path | str) -> ArpaLm:
     truncated file, no n-grams, no ``<s>`` or ``</s>``.
     """
     path = Path(path)
+    if path.is_dir():
+        what = next((what for name, what in _DIRECTORIES.items() if (path / name).exists()), "a directory")
+        raise FormatError(f"{path}: is {what}; an ARPA file is needed here")
     parser = None
     try:
         with open_text(path) as (stream, _):

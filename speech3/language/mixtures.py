@@ -28,7 +28,7 @@ import numpy as np
 from speech3.errors import FormatError, MismatchError, SettingError
 from speech3.language.arpa import read_arpa
 from speech3.language.kneser_ney import Known
-from speech3.language.ngrams import BOS, EOS, ROOT, ArpaLm, Trie, backed_off, follow, score
+from speech3.language.ngrams import BOS, EOS, ROOT, UNKNOWN, ArpaLm, Trie, backed_off, follow, score
 
 TOLERANCE = 0.01  # 10,000 probabilities, rounded to five digits as some tools do, are off by 1e-4
 _NOTHING = 1e-10  # values below this are zero but for rounding
@@ -156,22 +156,28 @@ def best_weights(
 ) -> list[float]:
     """The interpolation weights that maximise the likelihood of a text, found by expectation maximisation.
 
-    `blocks`: the text in blocks, numbered with `tuning_numbers`; words that no model has are left out.
+    `blocks`: the text in blocks, numbered with `Known` of the vocabulary; words that no model has are left out, and are
+    `<unk>` in the histories of others.
     `source`: what to call the text in messages.
     Raises Speech3Error: none of the text's words is in the models.
     """
     numbers_MV = [_numbers_in(model, vocabulary) for model in models]
-    columns = []
+    left_out, columns, words = vocabulary.index(UNKNOWN) if UNKNOWN in vocabulary else -1, [], 0
     for word_T in blocks:
         logs_MT = [
             score(model.trie, np.append(number_V, -1)[word_T], model.start, model.numbers[EOS])[1]
             for model, number_V in zip(models, numbers_MV, strict=True)
         ]
-        columns.append(10.0 ** np.stack(logs_MT)[:, word_T >= 0])
+        known_T = (word_T >= 0) & (word_T != left_out)
+        words += int((known_T & (word_T != vocabulary.index(EOS))).sum())
+        columns.append(10.0 ** np.stack(logs_MT)[:, known_T])
     prob_MT = np.concatenate(columns, axis=1) if columns else np.zeros((len(models), 0))
     prob_MT = prob_MT[:, prob_MT.any(axis=0)]
-    if not prob_MT.shape[1]:
-        raise MismatchError(f"{source}: no word of the language models; use another text to tune the weights on")
+    if not words or not prob_MT.shape[1]:
+        raise MismatchError(
+            f"{source}: no word of the language models; use another text to tune the weights on, or spell them the same"
+            " way (upper or lower case?)"
+        )
     return em_weights(prob_MT).tolist()
 
 
@@ -194,10 +200,8 @@ def joint_vocabulary(models: Sequence[ArpaLm]) -> tuple[str, ...]:
 
 
 def tuning_numbers(vocabulary: Sequence[str]) -> Known:
-    """The word numbers for the text of `best_weights`: unknown words are -1, even if there is an `<unk>`."""
-    numbers = Known({word: number for number, word in enumerate(vocabulary)})
-    numbers.unknown = -1
-    return numbers
+    """The word numbers for the text of `best_weights`."""
+    return Known({word: number for number, word in enumerate(vocabulary)})
 
 
 def _numbers_in(model: ArpaLm, vocabulary: Sequence[str]) -> np.ndarray:

@@ -157,6 +157,11 @@ def _count(fields: list[str], lines: Lines, number: int) -> int:
     return int(last)
 
 
+def _power(exponent: float) -> float:
+    """10 ** exponent; infinite where a float ends."""
+    return 10.0**exponent if exponent < 308 else math.inf
+
+
 @dataclass(frozen=True)
 class Perplexity:
     """Perplexity of a text, with the counts it is computed from."""
@@ -175,13 +180,13 @@ class Perplexity:
     def known(self) -> float:
         """Perplexity over known words and sentence ends."""
         events = self.sentences + self.words - self.unknown
-        return 10.0 ** (-self.log10_known / events) if events else math.nan
+        return _power(-self.log10_known / events) if events else math.nan
 
     @property
     def all(self) -> float:
         """Perplexity over all words and sentence ends; infinite if there are unknown words and no `<unk>`."""
         events = self.sentences + self.words
-        return 10.0 ** (-(self.log10_known + self.log10_unknown) / events) if events else math.nan
+        return _power(-(self.log10_known + self.log10_unknown) / events) if events else math.nan
 
     def as_json(self) -> dict[str, Any]:
         """The values for JSON; a perplexity that is infinite or not defined is None."""

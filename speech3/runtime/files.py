@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from speech3.errors import FormatError, MachineError, OccupiedError
+from speech3.errors import FormatError, MachineError, OccupiedError, SettingError
 from speech3.runtime.text import read_utf8
 
 _LONGEST = 200  # bytes of a name to which something is added: names have at most 255
@@ -31,6 +31,8 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     If the disk is full or the directory is not writable, that is a `Speech3Error`, and a file at `path` is unchanged.
     """
     path = Path(path)
+    if not path.name:
+        raise SettingError(f"{path}: is a directory; pass the name of a file")
     name = path.name if len(os.fsencode(path.name)) <= _LONGEST else f"{zlib.crc32(os.fsencode(path.name)):08x}"
     temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
     with explained_disk_errors(path):

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from speech3.config import NeuralLmConfig
 from speech3.engine import EpochResult, fit
-from speech3.errors import OccupiedError
+from speech3.errors import OccupiedError, Speech3Error
 from speech3.language import NeuralLm, UnitText, neural, read_units
 from speech3.runtime import Metrics, read_json, say, write_json
 
@@ -120,7 +120,12 @@ def train_neural(
             replace(lm, dev=found).save(out)
 
     loader = DataLoader(items, batch_sampler=sampler, collate_fn=padded)
-    fit(network, loader, on_epoch=after_epoch, out=out / CHECKPOINTS, **config.model_dump(include=_OF_FIT))
+    try:
+        fit(network, loader, on_epoch=after_epoch, out=out / CHECKPOINTS, **config.model_dump(include=_OF_FIT))
+    except Speech3Error:
+        if not any(path.is_file() for path in (out / CHECKPOINTS).rglob("*")):
+            (out / RUN).unlink()  # nothing has begun: the same directory may be used with what is mended
+        raise
     return TrainedNeural(neural.read_neural(out), text.words, text.unknown)
 
 

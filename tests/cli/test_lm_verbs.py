@@ -107,9 +107,15 @@ def test_a_neural_model_is_trained_mixed_and_inspected(here: Path, capsys: pytes
     ):
         with pytest.raises(Speech3Error, match=message):
             inspect(Path(file), word=word)
+    with pytest.raises(Speech3Error, match="--unit 3:17: has no effect with --word"):
+        inspect(Path("lstm"), word="cat", unit="3:17")
     for arguments, message in (
         ("interpolate lstm lstm --tune held.txt --out no", "lstm, lstm: pass one neural model and one ARPA file"),
         ("interpolate mixed lm.arpa --tune held.txt --out no", "mixed: is a mixture already"),
+        ("interpolate lstm lm.arpa --tune held.txt --out lstm", "--out lstm: is what is read"),
+        ("interpolate lm.arpa lm.arpa --weights 0.5,0.5 --out lstm", "--out lstm: holds a training"),
+        ("perplexity lstm/checkpoints held.txt", "lstm/checkpoints: is a directory; an ARPA file is needed here"),
+        ("prune lstm x --threshold 0", "lstm: is a neural language model; an ARPA file is needed here"),
         ("train train.txt --dev held.txt --out no", "--dev held.txt: only for --neural"),
         ("train train.txt --neural lstm --counts --out no", "--counts, --minimum-counts: for n-grams"),
         ("train train.txt --neural lstm lm.hight=3 --out no", "unknown key 'hight'; known here: .*width"),
@@ -137,6 +143,11 @@ def test_a_neural_model_is_trained_mixed_and_inspected(here: Path, capsys: pytes
         ("interpolate lm.arpa lm.arpa --weights a,b --out x", "--weights a,b: expected numbers"),
         ("interpolate lm.arpa upper.arpa --weights 0.5,0.5 --out x", "have no word in common"),
         ("interpolate lm.arpa --tune held.txt --out x", "at least two language models"),
+        ("interpolate lm.arpa lm.arpa --tune upper.txt --out x", "upper.txt: no word of the language models"),
+        ("interpolate lm.arpa lm.arpa --weights 0.5,0.5 --out lm.arpa", "--out lm.arpa: is what is read"),
+        ("prune lm.arpa ./lm.arpa --threshold 0", "lm.arpa: is what is read"),
+        ("perplexity lm.arpa upper.txt", "upper.txt: none of its words is in lm.arpa"),
+        ("train train.txt --out .", ".: is a directory; pass the name of a file"),
         ("interpolate lm.arpa lm.arpa --tune strange.txt --out x", "strange.txt: no word of the language models"),
     ],
 )

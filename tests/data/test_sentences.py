@@ -24,6 +24,12 @@ def test_ids_are_left_out_and_that_is_said_once(tmp_path: Path, capsys: pytest.C
     assert said.count("each line begins with an utterance id (spk1-utt_01, ...)") == 1
 
 
+def test_first_words_among_ids_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"utt{number:02d} one two" for number in range(20)]
+    assert len(read(tmp_path / "corpus.txt", "\n".join([*lines, "HELLO THERE"]))) == 21
+    assert "corpus.txt: 1 of them look like words (HELLO)" in " ".join(capsys.readouterr().err.split())
+
+
 def test_ids_without_digits_are_those_of_the_data_directory(tmp_path: Path) -> None:
     text = "ann hello world\nbob good bye\n"
     assert read(tmp_path / "text", text)[0] == ["ann", "hello", "world"]

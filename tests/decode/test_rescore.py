@@ -295,12 +295,14 @@ def test_lattices_of_another_graph_are_refused(decoded: Path, model: Path, tmp_p
 def test_a_graph_that_does_not_keep_its_model(decoded: Path, model: Path, tmp_path: Path) -> None:
     lm = lm_of(tmp_path / "n.arpa", toys.estimate_lm(NEW, 3))
     rescore(open_lattices(decoded), lm, tmp_path / "kept", RescoreOptions())
+    old = Path(lm_of(tmp_path / "o.arpa", toys.estimate_lm(OLD, 2)))
+    with pytest.raises(Speech3Error, match=r"--old .*o\.arpa: .*graph keeps the language model"):
+        rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions(old=old))
     (model / "graph" / "G.fst").unlink()
     for name in ("lm.arpa.gz",):
         (model / "graph" / name).unlink(missing_ok=True)
     with pytest.raises(Speech3Error, match=r"is not in .*graph/G\.fst; pass its ARPA file with --old"):
         rescore(open_lattices(decoded), lm, tmp_path / "out", RescoreOptions())
-    old = Path(lm_of(tmp_path / "o.arpa", toys.estimate_lm(OLD, 2)))
     rescore(open_lattices(decoded), lm, tmp_path / "given", RescoreOptions(old=old))
     assert (tmp_path / "given" / "hyp.txt").read_text() == (tmp_path / "kept" / "hyp.txt").read_text()
     other = Path(lm_of(tmp_path / "p.arpa", toys.estimate_lm([["A"], ["AB", "A"]], 2)))

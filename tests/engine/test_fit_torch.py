@@ -208,7 +208,7 @@ def test_a_directory_of_another_training(tmp_path):
             {"learning_rate": 0.2},
         ),
         (r"holds a training with minibatch=100, and this one has 50", {"minibatch": 50}),
-        (r"holds a training with optimizer=\"sgd\", and this one has \"a function\"", {"optimizer": ADAMW}),
+        (r"holds a training with optimizer=\"sgd\", and this one has \"AdamW \[", {"optimizer": ADAMW}),
         (r"parameters of the model", {"model": nn.Linear(2, 2)}),
         (r"minibatches of an epoch=5, and this one has 4", {"data": Subset(DATA, range(400))}),
         (r"holds a training with simulate=false, and this one has true", {"simulate": True}),
@@ -218,6 +218,14 @@ def test_a_directory_of_another_training(tmp_path):
     (tmp_path / "checkpoint.safetensors").write_bytes(b"nothing")
     with pytest.raises(Speech3Error, match=r"checkpoint.safetensors: not a safetensors file"):
         fitted(epochs=2, out=tmp_path)
+
+
+def test_own_optimizer_is_the_same_when_training_is_resumed(tmp_path):
+    fitted(epochs=1, out=tmp_path, optimizer=ADAMW)
+    for other in (partial(torch.optim.AdamW, lr=0.5), partial(torch.optim.SGD, lr=0.01)):
+        with pytest.raises(Speech3Error, match=r"holds a training with optimizer=\"AdamW \[.*and this one has"):
+            fitted(epochs=2, out=tmp_path, optimizer=other)
+    assert len(fitted(epochs=2, out=tmp_path, optimizer=ADAMW).history) == 2
 
 
 def test_progress_is_shown_unless_it_is_not_wanted(capsys):

@@ -59,6 +59,21 @@ def test_the_weights_are_the_best() -> None:
     assert tuned(lms, text) == pytest.approx([expected, 1 - expected], abs=1e-3)
 
 
+def test_unknown_words_are_in_the_histories_of_others_as_in_perplexities() -> None:
+    known = set("abcdefgh")
+    lms = [estimate_lm(small_texts.text(60, seed=seed), order, known - {"c"}) for seed, order in ((1, 3), (2, 1))]
+    text = small_texts.text(40, seed=7)
+    said = [["<s>", *("<unk>" if word == "c" else word for word in sentence), "</s>"] for sentence in text]
+    events = [
+        (words[:place], words[place]) for words in said for place in range(1, len(words)) if words[place] != "<unk>"
+    ]
+    one_T, two_T = (np.array([10 ** lm.log10_prob(*event) for event in events]) for lm in lms)
+    grid = np.linspace(0, 1, 2001)[1:-1]
+    expected = grid[np.argmax([np.log(weight * one_T + (1 - weight) * two_T).sum() for weight in grid])]
+    assert "<unk>" in lms[0].words and 0.2 < expected < 0.98
+    assert tuned(lms, text)[0] == pytest.approx(expected, abs=1e-3)
+
+
 def test_better_than_either_on_the_text_that_it_was_tuned_on() -> None:
     lms = [estimate_lm(small_texts.text(60, seed=1), 3), estimate_lm(small_texts.text(60, seed=9)[::-1] * 2, 2)]
     text = [*small_texts.text(40, seed=10), *small_texts.text(40, seed=9)]
@@ -91,3 +106,5 @@ def test_what_is_refused() -> None:
             check_weights(weights, lms)
     with pytest.raises(Speech3Error, match="text: no word of the language models"):
         tuned(lms, [])
+    with pytest.raises(Speech3Error, match="text: no word of the language models"):
+        tuned(lms, [["A", "B"], ["C"]])

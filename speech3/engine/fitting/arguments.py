@@ -107,6 +107,14 @@ def check_guard() -> None:
         )
 
 
+def check_kinds(options: Any, **callbacks: Any) -> None:
+    if not (options is None or isinstance(options, Mapping)):
+        raise SettingError(f"options: is a {type(options).__name__}; pass a dictionary of keys of training")
+    for name, callback in callbacks.items():
+        if not (callback is None or callable(callback)):
+            raise SettingError(f"{name}: is a {type(callback).__name__}; pass a function of one argument")
+
+
 def check_numbers(**arguments: int | None) -> None:
     for name, value in arguments.items():
         if value is not None and not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):

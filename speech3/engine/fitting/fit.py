@@ -37,7 +37,16 @@ from speech3.engine.fitting.results import (
 )
 from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged, precision as use_while, threads, use_precision, use_threads, worker_parts
-from speech3.engine.interface import NUMBERED, Microbatches, Progress, Rate, Targets, WorkerParts, minibatch_seed
+from speech3.engine.interface import (
+    NUMBERED,
+    Microbatches,
+    Progress,
+    Rate,
+    Targets,
+    WorkerParts,
+    each_tensor,
+    minibatch_seed,
+)
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
 from speech3.engine.trainer import Trainer, asynchronous, open_backends, rate_of, times_of
 from speech3.errors import DataError, MachineError, SettingError, Speech3Error, listed
@@ -109,7 +118,8 @@ def fit(
     learning_rate
         That of the optimizer with this name, 0.1 by default.
     optimizer
-        ``sgd``, ``adamw`` or ``muon`` (momentum, betas and weight decay are `options`); or a function that takes a list
+        ``sgd``, ``adamw`` or ``muon`` (momentum, betas and weight decay are `options`; betas are 0.9 and 0.98 and
+        weight decay is 0 by default, others than in `torch.optim.AdamW`); or a function that takes a list
         of the parameters to be trained and returns a `torch.optim.Optimizer`, which has a learning rate of its own:
         ``functools.partial(torch.optim.AdamW, lr=1e-3)``. Each worker has such an optimizer for its own parameters.
     schedule
@@ -165,6 +175,7 @@ def fit(
     """
     # 1. The arguments: the caller's data, and the config of the strategy.
     arguments.check_guard()
+    arguments.check_kinds(options, on_epoch=on_epoch, on_step=on_step)
     numbers = {"accumulate": accumulate, "steps_per_epoch": steps_per_epoch, "minibatch": minibatch}
     arguments.check_numbers(**numbers, epochs=epochs, workers=workers)
     own = arguments.check_optimizer(optimizer, schedule, learning_rate, options or {})
@@ -481,13 +492,22 @@ def _identity(build: "Build", strategy: str, optimizer: Any, schedule: Any) -> d
         "seed": build.seed,
         "minibatch": training.minibatch,
         "accumulate": build.data.accumulate,
-        "optimizer": "a function" if callable(optimizer) else optimizer,
+        "optimizer": _described(optimizer, build.model) if callable(optimizer) else optimizer,
         "schedule": "a function" if callable(schedule) else schedule,
         "minibatches of an epoch": len(build.source(torch.device("cpu"))),
         "simulate": training.world == "simulated",
         **training.model_dump(mode="json", include={*keys, "asgd", "codec", "lbfgs"}),
         "parameters of the model": {name: list(value.shape) for name, value in build.model.named_parameters()},
     }
+
+
+def _described(make: MakeOptimizer, model: nn.Module) -> str:
+    """The caller's own optimizer: its class, and the settings of each parameter group."""
+    optimizer = made(make, copy.deepcopy(model))
+    groups = [
+        {name: str(value) for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+    ]
+    return f"{type(optimizer).__name__} {groups}"
 
 
 def _first(build: "Build") -> tuple[Any, Targets]:
@@ -514,14 +534,20 @@ def _try_out(parts: WorkerParts, inputs: Any, targets: Targets) -> bool:
         inputs, targets = moved(inputs, targets, parts.device)
         try:
             outputs = parts.model(inputs)
-        except TypeError as error:
-            if not isinstance(inputs, Named):
-                raise
-            raise SettingError(
-                f"model: called with the entries of a minibatch as keyword arguments ({', '.join(map(str, inputs))}): "
-                f"{error}; leave entries that the model does not take out of the items, in the dataset or by collate_fn"
-            ) from error
-        total, _ = parts.loss(outputs, targets)
+        except Exception as error:
+            if isinstance(inputs, Named) and isinstance(error, TypeError):
+                raise SettingError(
+                    f"model: called with the entries of a minibatch as keyword arguments "
+                    f"({', '.join(map(str, inputs))}): {error}; leave entries that the model does not take out of the "
+                    f"items, in the dataset or by collate_fn"
+                ) from error
+            raise _failed("model", error, inputs) from error
+        try:
+            total, _ = parts.loss(outputs, targets)
+        except Speech3Error:
+            raise
+        except Exception as error:
+            raise _failed("loss", error, (outputs, targets)) from error
         gradients = torch.autograd.grad(total, trained(parts.model), allow_unused=True)
         unused -= {name for name, g in zip(names, gradients, strict=True) if g is not None}
         classes, tried = parts.loss.measure(outputs, targets)[1] is not None, tried + 1
@@ -533,6 +559,16 @@ def _try_out(parts: WorkerParts, inputs: Any, targets: Targets) -> bool:
             stacklevel=3,
         )
     return classes
+
+
+def _failed(what: str, error: Exception, values: Any) -> Speech3Error:
+    """An error of the caller's model or loss, with the shapes and types of what it was called with."""
+    shapes: list[str] = []
+    each_tensor(values, lambda tensor: shapes.append(f"{tuple(tensor.shape)} {tensor.dtype}"))
+    return SettingError(
+        f"{what}: raised {type(error).__name__} with a minibatch ({', '.join(shapes) or 'no tensors'}): {error}; make"
+        " the dataset (or collate_fn), the model and the loss fit each other"
+    )
 
 
 def _open(build: Build, opened: ExitStack) -> Trainer:
