@@ -26,7 +26,7 @@ def test_ids_are_left_out_and_that_is_said_once(tmp_path: Path, capsys: pytest.C
 
 def test_first_words_among_ids_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"utt{number:02d} one two" for number in range(20)]
-    assert len(read(tmp_path / "corpus.txt", "\n".join([*lines, "HELLO THERE"]))) == 21
+    assert len(read(tmp_path / "corpus.txt", "\n".join(["HELLO THERE", *lines]))) == 21
     assert "corpus.txt: 1 of them look like words (HELLO)" in " ".join(capsys.readouterr().err.split())
 
 
