@@ -131,6 +131,7 @@ def test_lattices_n_best_and_rescoring(spelling_model: Path, tmp_path: Path, baa
     expected = {units: cost - cost_in(graph, units) + arpa_cost(new, units) for units, cost in before.items()}
     assert len(after) > 20  # some are pruned
     assert after == pytest.approx({units: expected[units] for units in after}, abs=5e-3)
+    (graph / "G.fst").unlink()
     rescore(
         open_lattices(out), str(given), tmp_path / "old", RescoreOptions(old=own)
     )  # a model of words: letters are added
