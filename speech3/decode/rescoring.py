@@ -306,7 +306,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
     else:
         model = directory.with_unseen(read_checked(Path(lm)))
         if lacking := unknown_words(directory, model):
-            if not any(is_word(word) and word in directory.symbols for word in model.words):
+            if set(filter(is_word, model.words)).isdisjoint(directory.symbols):
                 raise MismatchError(
                     f"{lm}: has none of the words of {directory.path / 'words.txt'} ({listed(lacking, 5)}); spell both"
                     " the same way (upper or lower case?)"

@@ -156,8 +156,8 @@ def best_weights(
 ) -> list[float]:
     """The interpolation weights that maximise the likelihood of a text, found by expectation maximisation.
 
-    `blocks`: the text in blocks, numbered with `Known` of the vocabulary; words that no model has are left out, and are
-    `<unk>` in the histories of others.
+    `blocks`: the text in blocks, numbered with `tuning_numbers`; words that no model has are left out, and are `<unk>`
+    in the histories of others.
     `source`: what to call the text in messages.
     Raises Speech3Error: none of the text's words is in the models.
     """

@@ -266,9 +266,9 @@ class Experiment:
         """
         if self.recipe.lm.rescore is None or system in self.systems:
             return self.recipe.lm.rescore is not None
-        step, made = rescore_step(system), isinstance(self.recipe.lm.rescore, int) or self.rescoring_config
+        step = rescore_step(system)
         alike = up_to_date(self.out, step) and recorded_settings(self.out, step) == settings_of(self.rescoring)
-        return bool(made) and alike
+        return self.makes_rescoring_lm and alike
 
     @property
     def rescoring(self) -> dict[str, Any]:
@@ -439,6 +439,11 @@ class Experiment:
             return self.out / "lm" / "rescore"
         return Path(rescore) if isinstance(rescore, str) else self.out / "lm" / "rescore.arpa.gz"
 
+    @property
+    def makes_rescoring_lm(self) -> bool:
+        """Whether that model is made here, and not given."""
+        return isinstance(self.recipe.lm.rescore, int) or self.rescoring_config is not None
+
     @cached_property
     def rescoring_config(self) -> NeuralLmConfig | None:
         """How to train that model; None if it is not to be a neural one, or exists.
@@ -554,7 +559,7 @@ def open_experiment(name: str, out: Path | None, source: Path | None, overrides:
             " path of a model"
         )
     models = {f"lm.{key}": getattr(recipe.lm, key) for key in ("arpa", "text", "rescore")}
-    if experiment.rescoring_config:
+    if neural:
         del models["lm.rescore"]  # it is not the path of a model
     check_places(experiment.out, sources, models)
     if recipe.lfmmi and recipe.lfmmi.taught and not recipe.lfmmi.adapted:

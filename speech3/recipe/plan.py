@@ -424,11 +424,9 @@ def _decode_step(e: Experiment, system: str, needs: Sequence[str]) -> Step:
 
 def _rescore_steps(e: Experiment) -> list[Step]:
     # Apart from decoding: a finished recipe that gets `lm.rescore` later does not train its adapted networks anew.
-    rescore = e.recipe.lm.rescore
-    if rescore is None:
+    if e.recipe.lm.rescore is None:
         return []
-    made = isinstance(rescore, int) or e.rescoring_config
-    needs, inputs = (["graph/rescore"], []) if made else ([], [e.rescoring_lm])
+    needs, inputs = (["graph/rescore"], []) if e.makes_rescoring_lm else ([], [e.rescoring_lm])
     return [
         Step(
             rescore_step(system),
