@@ -118,8 +118,8 @@ def fit(
     learning_rate
         That of the optimizer with this name, 0.1 by default.
     optimizer
-        ``sgd``, ``adamw`` or ``muon`` (momentum, betas and weight decay are `options`; betas are 0.9 and 0.98 and
-        weight decay is 0 by default, others than in `torch.optim.AdamW`); or a function that takes a list
+        ``sgd``, ``adamw`` or ``muon`` (momentum, betas and weight decay are `options`; by default betas are 0.9 and
+        0.98 and weight decay is 0, unlike in `torch.optim.AdamW`); or a function that takes a list
         of the parameters to be trained and returns a `torch.optim.Optimizer`, which has a learning rate of its own:
         ``functools.partial(torch.optim.AdamW, lr=1e-3)``. Each worker has such an optimizer for its own parameters.
     schedule
