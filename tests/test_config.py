@@ -249,7 +249,7 @@ def test_a_group_or_preset_comes_before_its_keys_wherever_it_stands() -> None:
     path = shipped("recipes") / "any" / "recipe.yaml"
     for overrides in (["lfmmi.features=fbank40", "lfmmi={}"], ["lfmmi={}", "lfmmi.features=fbank40"]):
         lfmmi = load_config(RecipeConfig, path, overrides).lfmmi
-        assert lfmmi and (lfmmi.features, lfmmi.passes, lfmmi.least_minutes) == ("fbank40", 0, 10)  # the file's own
+        assert lfmmi and (lfmmi.features, lfmmi.passes, lfmmi.min_minutes) == ("fbank40", 0, 10)  # the file's own
     for overrides in (["lfmmi.leaves=9", "lfmmi=null"], ["lfmmi=null", "lfmmi.leaves=9"]):
         assert load_config(RecipeConfig, path, overrides).lfmmi is None
     config = load_config(RecipeConfig, path, ["model.width=99", "training.max_epochs=3", "model=cnn", "training=sgd"])

@@ -34,7 +34,7 @@ if [ "$world" = simulated ]; then
     common+=(
         training.simulation.compute_s=0.015 training.simulation.sync_s=0.0008 training.simulation.jitter=0.1
     )
-    sgd+=(training.world=simulated training.simulation.method=synchronous)
+    sgd+=(training.world=simulated training.simulation.strategy=synchronous)
 fi
 features=plp13_pitch1_d2
 speech3 recipe minilibri --source "$source" --out "$out" "features=$features" "hmm.features=$features" \

@@ -186,7 +186,7 @@ def train(
     `speech3 train my.yaml training=smbr --init exp/dnn --out exp/dnn_smbr`
     """
     from speech3.config import TrainConfig, load_config, refuse_unused
-    from speech3.engine import simulated_method
+    from speech3.engine import simulated_strategy
     from speech3.models import parameters_of
     from speech3.runtime import say
     from speech3.train import train, with_workers
@@ -195,11 +195,11 @@ def train(
     changes = (overrides or []) + [f"training.{key}={value}" for key, value in given.items() if value is not None]
     directory = out or Path("exp") / conf.stem
     config = load_config(TrainConfig, conf, changes)
-    if world == "simulated" and not any(change.startswith("training.simulation.method=") for change in changes):
-        method = simulated_method(load_config(TrainConfig, conf, overrides).training)
-        if method != config.training.simulation.method:
-            config = load_config(TrainConfig, conf, [*changes, f"training.simulation.method={method}"])
-            say(f"--world simulated: training.simulation.method={method}, to match the world of the config")
+    if world == "simulated" and not any(change.startswith("training.simulation.strategy=") for change in changes):
+        strategy = simulated_strategy(load_config(TrainConfig, conf, overrides).training)
+        if strategy != config.training.simulation.strategy:
+            config = load_config(TrainConfig, conf, [*changes, f"training.simulation.strategy={strategy}"])
+            say(f"--world simulated: training.simulation.strategy={strategy}, to match the world of the config")
     if address and config.training.world != "cluster":
         raise SettingError(f"--address {address}: only for world cluster; add --world cluster")
     if init:
@@ -264,9 +264,9 @@ def simulate(
     ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Number of runs at the same time.")] = 1,
     synchronous: Annotated[
-        bool, typer.Option(help="Also simulate synchronous workers, for comparison (without --methods).")
+        bool, typer.Option(help="Also simulate synchronous workers, for comparison (without --strategies).")
     ] = True,
-    methods: Annotated[
+    strategies: Annotated[
         str,
         typer.Option(
             metavar="M,M,...",
@@ -299,7 +299,7 @@ def simulate(
     how long a minibatch and a sync take, unless training.simulation sets these times. It also draws curves as PNG.
     Communication takes time if training.simulation sets bandwidth (bytes per second) or latency_s.
 
-    `speech3 simulate my.yaml --methods sgd,downpour,downpour_adagrad,sandblaster --workers 4,16`
+    `speech3 simulate my.yaml --strategies sgd,downpour,downpour_adagrad,sandblaster --workers 4,16`
 
     This draws the figure of the DistBelief paper: held-out accuracy over time for every preset and number of workers.
     The keys of a preset take precedence over those of my.yaml, and overrides (training.max_epochs=5) over both.
@@ -313,7 +313,7 @@ def simulate(
     """
     from speech3.config import TrainConfig, load_config
     from speech3.evaluate import print_table, write_curves
-    from speech3.train import make_table, own_methods, preset_methods, simulate
+    from speech3.train import make_table, own_strategies, preset_strategies, simulate
 
     if models and not throughput:
         raise SettingError(f"--models {models}: only for --throughput; set the model to train with model=...")
@@ -322,20 +322,20 @@ def simulate(
             f"--gigabits {gigabits}: only for --throughput; to limit the links in training, set "
             f"training.simulation.bandwidth, in bytes per second"
         )
-    for option, given in (("--workers", workers), ("--methods", methods), ("--rates", rates), ("--seeds", seeds)):
+    for option, given in (("--workers", workers), ("--strategies", strategies), ("--rates", rates), ("--seeds", seeds)):
         if throughput and given:
             raise SettingError(f"{option} {given}: --throughput trains nothing; remove one of the two options")
-    if (methods or throughput) and not synchronous:
-        raise SettingError("--no-synchronous: only without --methods and --throughput; remove it")
+    if (strategies or throughput) and not synchronous:
+        raise SettingError("--no-synchronous: only without --strategies and --throughput; remove it")
     directory = out or Path("exp") / f"{conf.stem}_simulated"
     config = load_config(TrainConfig, conf, overrides or [])
     if throughput:
         counts, links = _numbers(throughput, int, "--throughput"), _numbers(gigabits or _GIGABITS, float, "--gigabits")
         return _throughput(config, directory, counts, links, _names(models, "--models"))
-    if methods:
-        chosen = preset_methods(conf, overrides or [], _names(methods, "--methods"))
+    if strategies:
+        chosen = preset_strategies(conf, overrides or [], _names(strategies, "--strategies"))
     else:
-        chosen = own_methods(config, synchronous=synchronous)
+        chosen = own_strategies(config, synchronous=synchronous)
     counts, tried = _numbers(workers or _WORKERS, int, "--workers"), _numbers(rates, float, "--rates")
     drawn = _numbers(seeds, int, "--seeds")
     outcomes, failed = simulate(chosen, counts, directory, rates=tried, seeds=drawn, jobs=jobs)
@@ -347,7 +347,7 @@ def simulate(
     print_table(table, columns)
     if failed:
         print(f"note: left out: {', '.join(failed)}: failed at every rate tried; try smaller ones with --rates")
-    systems = [outcome.variant.method.name for outcome in outcomes] if methods else []
+    systems = [outcome.variant.strategy.name for outcome in outcomes] if strategies else []
     print(f"wrote {', '.join(map(str, write_curves(directory, table, curves, virtual=True, systems=systems)))}")
 
 

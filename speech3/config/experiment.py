@@ -147,7 +147,7 @@ class LfmmiSystemConfig(Config):
         "fbank40_utt",
         description="preset in conf/features; for a cnn of three channels the default is fbank40_d2_utt, with deltas",
     )
-    least_minutes: float = Field(
+    min_minutes: float = Field(
         0,
         ge=0,
         description="minutes of training speech below which this system is not trained; at most 1 with a network to"
@@ -161,7 +161,7 @@ class LfmmiSystemConfig(Config):
         ge=0,
         description="overrides training.max_epochs; 0: chosen according to the amount of speech (the less, the more)",
     )
-    longer_histories: int = Field(
+    extra_lm_states: int = Field(
         2000, ge=0, description="number of three-phone histories of the phone language model, besides all phone pairs"
     )
     adapted: bool = Field(
@@ -270,7 +270,7 @@ class RecipeConfig(_ByFamily):
     seed: int = Field(1, ge=0)
     jobs: int = Field(0, ge=0, description="number of processes; 0: one per core")
     features: str = Field("fbank40_d2", description="preset in conf/features for the neural network")
-    least_minutes: float = Field(
+    min_minutes: float = Field(
         0, ge=0, description="minutes of training speech below which GMMs are trained, but no networks"
     )
     sample_rate: int | None = Field(

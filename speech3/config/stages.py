@@ -55,7 +55,7 @@ class LdaConfig(TransformedConfig):
 
     dim: int = Field(40, ge=2, description="values per frame after LDA")
     context: int = Field(3, ge=0, description="frames spliced on either side")
-    least_minutes: float = Field(
+    min_minutes: float = Field(
         5.0, ge=0, description="minutes of training speech below which lda and sat are not trained"
     )
 
@@ -63,9 +63,9 @@ class LdaConfig(TransformedConfig):
 class SatConfig(TransformedConfig):
     """The system `sat`: speaker-adaptive training with fMLLR on the features of `lda` (Kaldi's train_sat.sh)."""
 
-    least_frames: float = Field(500.0, ge=0, description="training: speakers with less speech get no transform")
+    min_frames: float = Field(500.0, ge=0, description="training: speakers with less speech get no transform")
     passes: int = Field(4, ge=1, description="decoding: passes over a data set, each with transforms from the last")
-    decode_least_frames: float = Field(100.0, ge=0, description="decoding: speakers with less get no transform")
+    decode_min_frames: float = Field(100.0, ge=0, description="decoding: speakers with less get no transform")
     prior_frames: float = Field(
         50.0, ge=0, description="decoding: frames of the GMMs' own that pull each transform towards the identity"
     )
@@ -79,8 +79,10 @@ class BmmiConfig(Config):
     boost: float = Field(0.1, ge=0, description="cost of each correct frame of a path in the denominator")
     tau: float = Field(400.0, ge=0, description="I-smoothing towards the GMMs of the iteration before, in frames")
     e: float = Field(2.0, ge=1, description="E of extended Baum-Welch: larger is slower")
-    leak: float = Field(0.01, gt=0, lt=1, description="leak probability of the denominator's leaky HMM")
-    longer_histories: int = Field(
+    leaky_hmm_coefficient: float = Field(
+        0.01, gt=0, lt=1, description="leak probability of the denominator's leaky HMM"
+    )
+    extra_lm_states: int = Field(
         5000, ge=0, description="number of histories of two senones in the denominator, besides all single senones"
     )
 

@@ -128,7 +128,7 @@ class SimulationConfig(Config):
     restart_s: float = Field(5.0, ge=0, description="time until a failed worker is replaced")
     bandwidth: float | None = Field(None, description="bytes per second of each link; none: no limit")
     latency_s: float = Field(0.0, ge=0, lt=math.inf, description="latency of a message")
-    method: Literal["asgd", "synchronous", "sandblaster"] = Field(
+    strategy: Literal["asgd", "synchronous", "sandblaster"] = Field(
         "asgd", description="asgd: as world shared; synchronous: workers step together, as in ddp; sandblaster: L-BFGS"
     )
 
@@ -150,7 +150,7 @@ class SimulationConfig(Config):
 class LfMmiConfig(Config):
     """The LF-MMI criterion (`speech3.sequence.lfmmi`)."""
 
-    leak: float = Field(0.1, gt=0, lt=1, description="leak probability of the denominator's leaky HMM")
+    leaky_hmm_coefficient: float = Field(0.1, gt=0, lt=1, description="leak probability of the denominator's leaky HMM")
     numerators: Literal["alignment", "transcripts"] = Field(
         "alignment",
         description="transcripts: whole utterances without an alignment, with all pronunciations (a flat start)",
@@ -179,8 +179,10 @@ class DiscriminativeConfig(Config):
         0.0, ge=0, description="mmi: cost of each correct frame of a path in the denominator (boosted MMI)"
     )
     cross_entropy: float = Field(0.1, ge=0, description="weight of frame cross-entropy, in addition to the criterion")
-    leak: float = Field(0.01, gt=0, lt=1, description="leak probability of the denominator's leaky HMM")
-    longer_histories: int = Field(
+    leaky_hmm_coefficient: float = Field(
+        0.01, gt=0, lt=1, description="leak probability of the denominator's leaky HMM"
+    )
+    extra_lm_states: int = Field(
         5000, ge=0, description="number of histories of two senones in the denominator, besides all single senones"
     )
 
@@ -343,8 +345,8 @@ class TrainingConfig(Config):
     @property
     def unused(self) -> dict[str, str]:
         """The keys, and groups of keys, that have no effect together with the others, and what each of them is for."""
-        simulated, method = self.world == "simulated", self.simulation.method
-        asynchronous = self.world in ("shared", "cluster") or (simulated and method == "asgd")
+        simulated, strategy = self.world == "simulated", self.simulation.strategy
+        asynchronous = self.world in ("shared", "cluster") or (simulated and strategy == "asgd")
         keys = {
             "asgd": ("asynchronous workers (world shared, with 2 or more)", asynchronous),
             "lbfgs": ("sandblaster", self.by_sandblaster),
@@ -363,8 +365,8 @@ class TrainingConfig(Config):
 
     @property
     def by_sandblaster(self) -> bool:
-        """Whether the world, or the method of its simulation, is L-BFGS: no worker takes steps of its own."""
-        simulated = self.world == "simulated" and self.simulation.method == "sandblaster"
+        """Whether the world, or the strategy of its simulation, is L-BFGS: no worker takes steps of its own."""
+        simulated = self.world == "simulated" and self.simulation.strategy == "sandblaster"
         return self.world == "sandblaster" or simulated
 
     @property

@@ -134,7 +134,7 @@ def find_speakers(recognizer: TrainedModel, data: DataDir, jobs: int = 1, number
         )
     if len(data.utterances) < 2:
         raise DataError(f"{data.path}: has one utterance; there is nothing to group")
-    model = replace(model, adapted=replace(model.adapted, least_frames=np.inf))  # statistics suffice
+    model = replace(model, adapted=replace(model.adapted, min_frames=np.inf))  # statistics suffice
     # First pass: words and fMLLR statistics of each utterance, as if it were a speaker of its own.
     space, names = _space_of(model), list(data.utterances)
     own = {key: replace(each, speaker=key) for key, each in data.utterances.items()}

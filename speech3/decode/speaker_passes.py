@@ -204,8 +204,8 @@ class SpeakerModel:
     def estimated(self, stats: Mapping[str, FmllrStats], earlier: Mapping[str, np.ndarray]) -> Estimated:
         """The transforms of the speakers who have statistics; those who get none keep their earlier one."""
         adapted = self.adapted
-        least, prior = adapted.least_frames, adapted.prior_frames
-        found, without = speaker_transforms(stats, adapted.prior, earlier, least_frames=least, prior_frames=prior)
+        least, prior = adapted.min_frames, adapted.prior_frames
+        found, without = speaker_transforms(stats, adapted.prior, earlier, min_frames=least, prior_frames=prior)
         frames = {speaker: each.count for speaker, each in stats.items()}
         return Estimated({**{key: earlier[key] for key in stats if key in earlier}, **found}, without, frames)
 

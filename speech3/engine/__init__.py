@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         check_workers as check_workers,
         open_backends as open_backends,
         rate_of as rate_of,
-        simulated_method as simulated_method,
+        simulated_strategy as simulated_strategy,
         times_of as times_of,
     )
 else:

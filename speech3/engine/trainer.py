@@ -35,14 +35,14 @@ _SHARED_SCALE = ("none", "ternary")  # codecs of synchronous training, which sen
 _FEW_REFUSED, _MAX_REFUSED = 20, 0.05
 
 
-def simulated_method(training: TrainingConfig) -> str:
-    """The value of `training.simulation.method` that simulates the config's own backend."""
-    return _SIMULATED.get(training.world, training.simulation.method)
+def simulated_strategy(training: TrainingConfig) -> str:
+    """The value of `training.simulation.strategy` that simulates the config's own backend."""
+    return _SIMULATED.get(training.world, training.simulation.strategy)
 
 
 def asynchronous(training: TrainingConfig) -> bool:
     """Whether training is asynchronous: shards push to a server, each in its own time."""
-    simulated = training.world == "simulated" and training.simulation.method == "asgd"
+    simulated = training.world == "simulated" and training.simulation.strategy == "asgd"
     return training.world in ("shared", "cluster") or simulated
 
 
@@ -107,8 +107,8 @@ def open_backends(
 
 
 def _simulated(training: TrainingConfig, parts: WorkerParts, clock: Times) -> Backend:
-    """The backend of virtual workers that train with the configured method."""
-    match training.simulation.method:
+    """The backend of virtual workers that train with the configured strategy."""
+    match training.simulation.strategy:
         case "asgd":
             return Simulated(parts, training.server, clock, codec=training.codec)
         case "synchronous":
@@ -157,17 +157,17 @@ def check_workers(training: TrainingConfig) -> None:
     # The codecs that the backend supports, in both directions.
     codecs = {"ddp": _SHARED_SCALE, "shared": _CODECS, "cluster": _CODECS, "simulated": _CODECS}.get(world, ("none",))
     if world == "simulated" and workers > 1:  # a single worker sends nothing
-        codecs = {"asgd": _CODECS, "synchronous": _SHARED_SCALE}.get(training.simulation.method, ("none",))
+        codecs = {"asgd": _CODECS, "synchronous": _SHARED_SCALE}.get(training.simulation.strategy, ("none",))
     if training.codec.down != "float32" and codecs != _CODECS:
         raise SettingError(
             f"training.codec.down={training.codec.down}: only shards fetch parameters, that is, workers of the worlds "
-            f"shared, cluster, and simulated with training.simulation.method=asgd; remove it"
+            f"shared, cluster, and simulated with training.simulation.strategy=asgd; remove it"
         )
     if training.codec.kind not in codecs:
         raise SettingError(
             f"training.codec={training.codec.kind}: this world supports only {' and '.join(codecs)}; all codecs work "
-            f"in world shared, in cluster, and in simulated with training.simulation.method=asgd; ternary also works "
-            f"in ddp, and in simulated with training.simulation.method=synchronous"
+            f"in world shared, in cluster, and in simulated with training.simulation.strategy=asgd; ternary also works "
+            f"in ddp, and in simulated with training.simulation.strategy=synchronous"
         )
     # Keys of the optimizer that contradict each other.
     _check_codec(training.codec)
@@ -288,10 +288,10 @@ def _check_simulation(given: SimulationConfig, workers: int) -> None:
             f"training.simulation.compute_s: {len(given.compute_s)} times for training.workers={workers}; set one for "
             f"all workers, or one for each worker"
         )
-    if given.method == "synchronous" and given.failures:
+    if given.strategy == "synchronous" and given.failures:
         raise SettingError(
             "training.simulation.failures: a worker that dies ends synchronous training, where all step together; "
-            "remove it, or set training.simulation.method=asgd"
+            "remove it, or set training.simulation.strategy=asgd"
         )
     for worker, _ in given.failures:
         if not 0 <= worker < workers:

@@ -177,7 +177,7 @@ def speaker_transforms(
     prior: FmllrStats | None,
     starts: Mapping[str, np.ndarray],
     *,
-    least_frames: float,
+    min_frames: float,
     prior_frames: float = PRIOR_FRAMES,
     sweeps: int = SWEEPS,
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -189,14 +189,14 @@ def speaker_transforms(
         Statistics of one frame that pull towards the identity; None: nothing does.
     starts
         Earlier transforms, from which the sweeps continue.
-    least_frames
+    min_frames
         Speakers with fewer frames of speech get no transform.
     """
     found: dict[str, np.ndarray] = {}
     without: dict[str, str] = {}
     for speaker, each in stats.items():
-        if each.count < least_frames:
-            without[speaker] = f"{each.count:.0f} frames of speech are fewer than {least_frames:g}"
+        if each.count < min_frames:
+            without[speaker] = f"{each.count:.0f} frames of speech are fewer than {min_frames:g}"
             continue
         try:
             total = each + prior * prior_frames if prior else each

@@ -97,7 +97,7 @@ class Projected(Mapping[str, np.ndarray]):
 class FmllrSettings:
     """How the transforms of speakers are estimated (see `speaker_transforms`); `prior` is of one frame."""
 
-    least_frames: float
+    min_frames: float
     prior_frames: float
     prior: FmllrStats | None = None
 
@@ -168,9 +168,9 @@ def estimate_transforms(
     feats, found = features_of(share), Estimated({}, {}, {})
     for speaker, stats in _stats_of_speakers(share, hmm, gmm, twin, label):
         found.frames[speaker] = stats.count
-        least, prior = settings.least_frames, settings.prior_frames
+        least, prior = settings.min_frames, settings.prior_frames
         one, why = speaker_transforms(
-            {speaker: stats}, settings.prior, feats.transforms, least_frames=least, prior_frames=prior
+            {speaker: stats}, settings.prior, feats.transforms, min_frames=least, prior_frames=prior
         )
         found.transforms.update(one)
         found.without.update(why)
@@ -348,7 +348,7 @@ def train_sat(
 
     def transforms(hmm: Hmm, gmm: Gmm, iteration: int) -> None:
         nonlocal estimated
-        settings = FmllrSettings(stage.least_frames, 0.0)
+        settings = FmllrSettings(stage.min_frames, 0.0)
         label = "transforms of speakers" if not iteration else ""
         found = workers.run(estimate_transforms, hmm, gmm, settings, None, label)
         estimated = merged_estimates(found)
@@ -390,8 +390,8 @@ class Adapted:
 
     gmm: Gmm  # GMMs on adapted features, one Gaussian for each of the twin
     frames: np.ndarray  # (J,) frames of speech of each pdf in training
-    # `least_frames`, `prior_frames`: as in `FmllrSettings`, for decoding
-    least_frames: float
+    # `min_frames`, `prior_frames`: as in `FmllrSettings`, for decoding
+    min_frames: float
     prior_frames: float
     passes: int  # passes over a data set
 
@@ -406,7 +406,7 @@ def save_adapted(directory: Path, found: SatSystem, config: SatConfig, about: Ma
     found.twin.save(directory / MODEL, dict(about))
     found.system.gmm.save(directory / ADAPTED / MODEL, dict(about))
     decoding = {
-        "least_frames": config.decode_least_frames,
+        "least_frames": config.decode_min_frames,
         "prior_frames": config.prior_frames,
         "passes": config.passes,
     }

@@ -99,9 +99,9 @@ FLAT, FLAT_HMM = "flat", "flat_hmm"  # the network of hmm.flat_start=lfmmi, whic
 _LEAST_WITH_START = 1.0  # minutes; recipes/any/README.md has a result with four
 # What a lower limit of speech keeps from being trained.
 _LIMITED = {
-    "least_minutes": "network",
-    "lfmmi.least_minutes": "LF-MMI system",
-    "hmm.lda.least_minutes": "systems lda and sat",
+    "min_minutes": "network",
+    "lfmmi.min_minutes": "LF-MMI system",
+    "hmm.lda.min_minutes": "systems lda and sat",
 }
 OWN_GRAPH = "graph_own"  # in a model directory: the graph with our own language model, if another one was given
 
@@ -347,25 +347,25 @@ class Experiment:
         return list(dict.fromkeys([self.recipe.features, *([system.features] if system else [])]))
 
     @property
-    def least_minutes(self) -> dict[str, float]:
+    def min_minutes(self) -> dict[str, float]:
         """The minimum minutes of training speech for some systems, by key; without those that are 0.
 
         An LF-MMI network that starts from a trained one needs less than one from scratch.
         """
         if self.bootstrap == FLAT:
             return {}
-        lfmmi = self.recipe.lfmmi.least_minutes if self.recipe.lfmmi else 0.0
+        lfmmi = self.recipe.lfmmi.min_minutes if self.recipe.lfmmi else 0.0
         if LFMMI in self.starts:
             lfmmi = min(lfmmi, _LEAST_WITH_START)
         lda = self.recipe.hmm.lda
-        found = {"hmm.lda.least_minutes": lda.least_minutes if lda else 0.0}
-        found |= {"least_minutes": self.recipe.least_minutes, "lfmmi.least_minutes": lfmmi}
+        found = {"hmm.lda.min_minutes": lda.min_minutes if lda else 0.0}
+        found |= {"min_minutes": self.recipe.min_minutes, "lfmmi.min_minutes": lfmmi}
         return {key: minutes for key, minutes in found.items() if minutes}
 
     @property
     def follows_speech(self) -> bool:
         """Whether the steps after the stage `data` depend on the amount of speech."""
-        return bool(self.least_minutes or open_sizes(self.recipe))
+        return bool(self.min_minutes or open_sizes(self.recipe))
 
     def sized(self, hours: float) -> "Experiment":
         """The experiment with the sizes that its recipe leaves open."""
@@ -382,17 +382,17 @@ class Experiment:
         e, minutes = self.sized(self.hours), self.hours * 60
         if size_keys(self.recipe):
             say(f"sizes for {self.hours:.3g} h of speech: {described(e.recipe)}")
-        little = {key: least for key, least in self.least_minutes.items() if minutes < least}
+        little = {key: least for key, least in self.min_minutes.items() if minutes < least}
         for key, least in little.items():
             what = _LIMITED[key]
             say(f"no {what}: there are {minutes:.1f} min of speech to train on, and {key} is {least:g}")
-        if "hmm.lda.least_minutes" in little:
-            little.pop("hmm.lda.least_minutes")
+        if "hmm.lda.min_minutes" in little:
+            little.pop("hmm.lda.min_minutes")
             hmm = e.recipe.hmm.model_copy(update={"lda": None, "sat": None})
             e = replace(e, recipe=e.recipe.model_copy(update={"hmm": hmm}))
         if not little:
             return e
-        dropped = ("lfmmi", "untranscribed", *(("augment",) if "least_minutes" in little else ()))
+        dropped = ("lfmmi", "untranscribed", *(("augment",) if "min_minutes" in little else ()))
         found = replace(e, recipe=e.recipe.model_copy(update=dict.fromkeys(dropped)), enough="augment" not in dropped)
         unused = [f"untranscribed={e.recipe.untranscribed.recordings}"] if e.recipe.untranscribed else []
         unused += [f"pretrain={e.recipe.pretrain.recordings}"] if e.recipe.pretrain and not found.trained else []

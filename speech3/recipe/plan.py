@@ -183,7 +183,7 @@ def _flat_steps(e: Experiment, shared: Mapping[str, Any]) -> list[Step]:
         "hmm": shared,
         "flat.longest_s": flat.longest_s,
         "flat.training.dtype": flat.training.dtype,
-        "lfmmi.longer_histories": lfmmi.longer_histories,
+        "lfmmi.extra_lm_states": lfmmi.extra_lm_states,
     }
     training = {
         "flat.model": flat.model.model_dump(),
@@ -211,7 +211,7 @@ def _transformed_steps(e: Experiment) -> list[Step]:
     steps = []
     for name, train, before in ((LDA, speakers.train_lda_system, "tri"), (SAT, speakers.train_sat_system, LDA)):
         if name in e.gmms:
-            config = {f"hmm.{name}": getattr(e.recipe.hmm, name).model_dump(exclude={"least_minutes"})}
+            config = {f"hmm.{name}": getattr(e.recipe.hmm, name).model_dump(exclude={"min_minutes"})}
             run, needs = partial(train, e), [f"hmm/{before}"]
             steps.append(_model_step(f"hmm/{name}", run, e.model(name), config, needs, inputs=_questions(e)))
     return steps
@@ -248,7 +248,7 @@ def _align_step(
 def _lfmmi_hmm_step(e: Experiment) -> Step:
     system, hmm = e.recipe.lfmmi, e.model(LFMMI_HMM)
     assert system is not None
-    config = {"lfmmi.leaves": system.leaves, "lfmmi.longer_histories": system.longer_histories}
+    config = {"lfmmi.leaves": system.leaves, "lfmmi.extra_lm_states": system.extra_lm_states}
     outputs, needs, questions = [hmm / "denominator.safetensors", hmm / "hmm.json"], ["hmm/align"], list[Path]()
     if e.bootstrap == FLAT:  # otherwise tri has needed these
         needs, questions = [*needs, _extracted(e.recipe.hmm.features)], _questions(e)
@@ -576,8 +576,8 @@ def _print_plan(e: Experiment, plan: Sequence[Plan], *, settled: bool) -> None:
     if e.recipe.corpus == "any" and e.source and any(each.why for each in plan if each.step.stage == _DATA):
         anyspeech.check_source(e.source, e.recipe.sample_rate)
     if not settled:
-        for key, minutes in e.least_minutes.items():
-            group = {"lfmmi.least_minutes": LFMMI, "hmm.lda.least_minutes": "lda and sat"}.get(key)
+        for key, minutes in e.min_minutes.items():
+            group = {"lfmmi.min_minutes": LFMMI, "hmm.lda.min_minutes": "lda and sat"}.get(key)
             which = f"The steps of {group or 'networks'}"
             print(f"{which} run only if there are at least {minutes:g} minutes to train on ({key}).")
     speech = hours_of_speech(e, plan)

@@ -456,7 +456,7 @@ def train_lfmmi_hmm(e: Experiment) -> None:
     extra = read_phone_sets(questions, lexicon) if questions else []
     hmm = train_tree(alignments, feats, lexicon, leaves, _MIN_LEAF_OUTPUTS, extra, key="lfmmi.leaves")
     phones = ComputedMapping(used, lambda utterance: _alignment(labels[utterance]).phones.tolist())
-    denominator = make_denominator(estimate_phone_lm(phones.values(), e.recipe.lfmmi.longer_histories), hmm)
+    denominator = make_denominator(estimate_phone_lm(phones.values(), e.recipe.lfmmi.extra_lm_states), hmm)
     denominator.save(out)
     write_json(out / TOO_SHORT, too_short)
     hmm.save(out)
@@ -530,7 +530,7 @@ def prepare_flat(e: Experiment) -> None:
     tree = monophone_tree(group_numbers(lexicon), FIRST_AND_LOOP.states)
     hmm = Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, SUBSAMPLING)
     spelled = _Spelled(lexicon, transcripts, e.recipe.seed)
-    denominator = make_denominator(estimate_phone_lm(spelled, e.recipe.lfmmi.longer_histories), hmm)
+    denominator = make_denominator(estimate_phone_lm(spelled, e.recipe.lfmmi.extra_lm_states), hmm)
     hmm.save(out)
     denominator.save(out)
     _say_sizes(hmm, denominator)

@@ -176,11 +176,11 @@ def train(
     if known < frames:
         say(f"  {frames - known:,} of {frames:,} frames ({1 - known / frames:.1%}) are unknown words and are left out")
     offsets_U1 = np.append(0, np.cumsum([len(each) for each in said]))
-    graph = senone_graph(np.concatenate(said), offsets_U1, gmm.num_pdfs, config.longer_histories)
+    graph = senone_graph(np.concatenate(said), offsets_U1, gmm.num_pdfs, config.extra_lm_states)
     say(f"  denominator: {graph.num_states:,} states, {len(graph.in_src_A):,} arcs")
     no_prior_S = np.zeros(gmm.num_pdfs, np.float32)
     criterion = Discriminative(
-        graph, no_prior_S, False, config.acoustic_scale, config.boost, config.leak, silence_S=silence_S
+        graph, no_prior_S, False, config.acoustic_scale, config.boost, config.leaky_hmm_coefficient, silence_S=silence_S
     )
     for iteration in range(1, config.iterations + 1):
         total, *parts = workers.run(

@@ -40,18 +40,18 @@ from speech3.sequence.graph import START, UNSEEN, Graph, average_occupancy, esti
 _INITIAL_FRAMES = 300  # as many seconds as in `speech3.sequence.lfmmi`
 
 
-def senone_graph(senones_N: np.ndarray, offsets_U1: np.ndarray, num_senones: int, longer_histories: int) -> Graph:
+def senone_graph(senones_N: np.ndarray, offsets_U1: np.ndarray, num_senones: int, extra_lm_states: int) -> Graph:
     """The graph of the alignment of a corpus.
 
     Parameters
     ----------
     senones_N, offsets_U1
         The senone of each frame, and the first frame of each utterance and the end.
-    longer_histories
+    extra_lm_states
         How many pairs of senones, the most frequent ones, are histories; all other histories are single senones.
     """
     said = [runs(senones_N[a:b]) for a, b in _spans(offsets_U1)]
-    lm = estimate_phone_lm(((senones + 1).tolist() for senones in said), longer_histories, history=1)
+    lm = estimate_phone_lm(((senones + 1).tolist() for senones in said), extra_lm_states, history=1)
     frames_S = np.bincount(senones_N, minlength=num_senones)
     runs_S = np.bincount(np.concatenate(said), minlength=num_senones)
     stay_S = 1 - runs_S / np.maximum(1, frames_S)
@@ -126,7 +126,7 @@ class Discriminative:
     smbr: bool  # whether the criterion is sMBR instead of MMI
     acoustic_scale: float
     boost: float = 0.0  # boost of MMI; 0: not boosted
-    leak: float = 0.01  # leak probability of the leaky HMM
+    leaky_hmm_coefficient: float = 0.01  # leak probability of the leaky HMM
     cross_entropy: float = 0.0  # weight of frame cross-entropy, added to the criterion
     # bool: the senones of silence and noise (`silence_senones`); None: none are known
     silence_S: np.ndarray | None = None
@@ -155,8 +155,8 @@ class Discriminative:
             if self.silence_S is not None:
                 correct_BTS += torch.from_numpy(self.silence_S).to(correct_BTS)
             boosted_BTS = boosted_BTS - self.boost * correct_BTS.scatter_(2, own_BT1, 1)
-        log_z_B, posterior_BTS = value_and_gradient(boosted_BTS, self.graph, self.leak)
-        weight_B = path_log_weights(self.graph, senones_BT.cpu().numpy(), self.leak)
+        log_z_B, posterior_BTS = value_and_gradient(boosted_BTS, self.graph, self.leaky_hmm_coefficient)
+        weight_B = path_log_weights(self.graph, senones_BT.cpu().numpy(), self.leaky_hmm_coefficient)
         said_B = scores_BTS.gather(2, own_BT1).sum((1, 2), dtype=torch.float64) + torch.from_numpy(weight_B).to(log_z_B)
         return Attached.apply(scores_BTS, log_z_B, posterior_BTS) - said_B
 
@@ -167,5 +167,5 @@ class Discriminative:
             silence_S = torch.from_numpy(self.silence_S).to(scores_BTS)
             right_BTS += silence_S[senones_BT][:, :, None] * silence_S
         right_BTS.scatter_(2, senones_BT[:, :, None], 1)
-        right_B, gradient_BTS = value_and_gradient(scores_BTS, self.graph, self.leak, right_BTS)
+        right_B, gradient_BTS = value_and_gradient(scores_BTS, self.graph, self.leaky_hmm_coefficient, right_BTS)
         return senones_BT.shape[1] - Attached.apply(scores_BTS, right_B, gradient_BTS)

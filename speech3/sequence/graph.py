@@ -184,7 +184,7 @@ class PhoneLm:
 
 
 def estimate_phone_lm(
-    sequences: Iterable[Sequence[int]], longer_histories: int = 2000, history: int = _HISTORY
+    sequences: Iterable[Sequence[int]], extra_lm_states: int = 2000, history: int = _HISTORY
 ) -> PhoneLm:
     """Estimate the phone language model from phone sequences (phones count from 1).
 
@@ -192,7 +192,7 @@ def estimate_phone_lm(
     ----------
     sequences
         Read twice, so an iterator is first copied to a list. A ValueError if they contain no phones.
-    longer_histories
+    extra_lm_states
         How many histories that are one phone longer, the most frequent ones, become states.
     history
         Number of phones of all other histories, at least 1.
@@ -208,7 +208,7 @@ def estimate_phone_lm(
             counts[padded[place - history : place + 1]] += times
     if empty:
         raise ValueError("no phones to estimate a phone language model from")
-    frequent = sorted(counts, key=lambda longer: (-counts[longer], longer))[:longer_histories]
+    frequent = sorted(counts, key=lambda longer: (-counts[longer], longer))[:extra_lm_states]
     return _automaton(sequences, frozenset(frequent), history)
 
 

@@ -148,7 +148,7 @@ class LfMmi:
     """The loss of a minibatch of chunks, for any network; picklable."""
 
     denominator: Denominator
-    leak: float = 0.1  # leak probability of the leaky HMM
+    leaky_hmm_coefficient: float = 0.1  # leak probability of the leaky HMM
     cross_entropy: float = 0.1  # weight of the second output's cross-entropy
     l2: float = 5e-5  # weight of half the sum of squares of a frame's outputs
     teaching: float = 0.0  # share of the teacher's posteriors in the numerator's
@@ -177,12 +177,12 @@ class LfMmi:
             torch.from_numpy, numerator_posteriors(clipped_BTS.detach().cpu().numpy(), aligned)
         )
         numerator_B, posterior_BTS = numerator_B.to(y_BTS.device), posterior_BTS.to(y_BTS)
-        denominator_B, all_BTS = value_and_gradient(clipped_BTS, self.denominator, self.leak)
+        denominator_B, all_BTS = value_and_gradient(clipped_BTS, self.denominator, self.leaky_hmm_coefficient)
         fits_B = numerator_B != -np.inf
         target_BTS = posterior_BTS
         if isinstance(numerators, Taught):
             teacher_BTS = numerators.outputs_BTS.to(y_BTS).clamp(-LARGEST_PSEUDO, LARGEST_PSEUDO)
-            _, taught_BTS = value_and_gradient(teacher_BTS, self.denominator, self.leak)
+            _, taught_BTS = value_and_gradient(teacher_BTS, self.denominator, self.leaky_hmm_coefficient)
             mixed_BTS = torch.lerp(posterior_BTS, taught_BTS.to(y_BTS), self.teaching)
             target_BTS = torch.where(fits_B[:, None, None], mixed_BTS, 0.0)
             # The divergence but for the part that does not depend on the network.
@@ -220,12 +220,12 @@ class AlignmentNumerators:
     frames: int  # input frames of a chunk, a multiple of `subsampling`
     subsampling: int = 3
     tolerance: int = 2  # output frames by which a phone may begin earlier or later than in the alignment
-    leak: float = 0.1  # leak probability of the leaky HMM
+    leaky_hmm_coefficient: float = 0.1  # leak probability of the leaky HMM
 
     def __call__(self, chunks: Sequence[Chunk]) -> Numerators:
         lm, outputs = self.denominator.lm, self.frames // self.subsampling
         columns = lm.left_J, lm.phone_J, lm.ptr_J1, lm.arc_phone_A, lm.next_A, lm.prob_A
-        fixed = self.subsampling, outputs, self.tolerance, self.leak
+        fixed = self.subsampling, outputs, self.tolerance, self.leaky_hmm_coefficient
         graph = self.denominator.pdfs_PP2, self.denominator.initial_J, *columns
         found = [_chain(chunk.labels_T, chunk.start, chunk.speed, *fixed, *graph) for chunk in chunks]
         size_B = np.array([len(first_N) for first_N, *_ in found])
@@ -348,7 +348,7 @@ class TranscriptNumerators:
 
     denominator: Denominator
     hmm: Hmm
-    leak: float = 0.1
+    leaky_hmm_coefficient: float = 0.1
     _graphs: dict[bytes, _Graph] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, chunks: Sequence[Chunk]) -> Numerators:
@@ -370,7 +370,7 @@ class TranscriptNumerators:
             if len(self._graphs) >= _MAX_GRAPHS:
                 self._graphs.pop(next(iter(self._graphs)))
             self._graphs[key] = _composed(
-                transcript_graph(self.hmm, words), self.denominator, self._state_of, self.leak
+                transcript_graph(self.hmm, words), self.denominator, self._state_of, self.leaky_hmm_coefficient
             )
         return self._graphs[key]
 

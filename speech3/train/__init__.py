@@ -37,8 +37,8 @@ if TYPE_CHECKING:
         BYTES_PER_GIGABIT as BYTES_PER_GIGABIT,
         MeasuredNetwork as MeasuredNetwork,
         Throughput as Throughput,
-        own_methods as own_methods,
-        preset_methods as preset_methods,
+        own_strategies as own_strategies,
+        preset_strategies as preset_strategies,
         simulate as simulate,
         throughput as throughput,
     )

@@ -11,7 +11,7 @@ from speech3.sequence import check_tree
 
 
 def check_group_lasso(config: TrainConfig) -> None:
-    """Refuse models and methods of training in which group lasso cannot remove units."""
+    """Refuse models and strategies in which group lasso cannot remove units."""
     training, model = config.training, config.model
     key = f"training.group_lasso={training.group_lasso:g}"
     if not has_units(model):
@@ -198,7 +198,7 @@ def _check_pretraining(config: TrainConfig) -> None:
 
 
 def _check_time_delay(training: TrainingConfig) -> None:
-    """Refuse training methods that do not work for time-delay networks, whose forward pass changes their layers."""
+    """Refuse training strategies that do not work for time-delay networks, whose forward pass changes their layers."""
     if training.pushes_gradients:
         raise SettingError(
             "training.asgd.local_updates=false: pushes of gradients do not include the step that keeps the layers of a "

@@ -155,9 +155,9 @@ def log_priors(counts_S: np.ndarray) -> np.ndarray:
 def sequence_loss(training: TrainingConfig, frames: PackedFrames, outputs: Hmm | PdfsOnly) -> Discriminative:
     """The loss, its denominator estimated on the alignment of `frames`; `outputs` knows which senones are silence."""
     keys = training.discriminative
-    graph = senone_graph(frames.senones_N, frames.offsets_U1, frames.num_senones, keys.longer_histories)
+    graph = senone_graph(frames.senones_N, frames.offsets_U1, frames.num_senones, keys.extra_lm_states)
     silence_S = silence_senones(outputs) if isinstance(outputs, Hmm) else None
-    scales = keys.acoustic_scale, keys.boost, keys.leak, keys.cross_entropy
+    scales = keys.acoustic_scale, keys.boost, keys.leaky_hmm_coefficient, keys.cross_entropy
     return Discriminative(graph, log_priors(frames.counts_S), training.objective == "smbr", *scales, silence_S)
 
 
@@ -248,7 +248,7 @@ def _loss(config: TrainConfig, frames: PackedFrames) -> Loss:
     if config.training.objective == "lfmmi":
         lfmmi = config.training.lfmmi
         teaching = _TEACHING if lfmmi.teaching is None else lfmmi.teaching
-        return LfMmi(load_denominator(config.hmm), lfmmi.leak, lfmmi.cross_entropy, lfmmi.l2, teaching)
+        return LfMmi(load_denominator(config.hmm), lfmmi.leaky_hmm_coefficient, lfmmi.cross_entropy, lfmmi.l2, teaching)
     smoothing = config.training.label_smoothing
     return SmoothedCrossEntropy(smoothing) if smoothing else cross_entropy
 
@@ -402,11 +402,13 @@ def _chunks(config: TrainConfig, frames: PackedFrames, *, train: bool, **drawn: 
         if lfmmi.teacher is not None:
             drawn["teacher"] = Teacher(Path(lfmmi.teacher), network, frames, config, drawn["device"])
     if training.labels == "words":
-        targets = TranscriptNumerators(load_denominator(config.hmm), load_hmm(config.hmm), lfmmi.leak)
+        targets = TranscriptNumerators(load_denominator(config.hmm), load_hmm(config.hmm), lfmmi.leaky_hmm_coefficient)
         return WholeUtterances(frames, minibatch=training.minibatch, targets=targets, **drawn)
     aligned = None
     if training.objective == "lfmmi":
-        aligned = AlignmentNumerators(load_denominator(config.hmm), chunk, step, lfmmi.tolerance, lfmmi.leak)
+        aligned = AlignmentNumerators(
+            load_denominator(config.hmm), chunk, step, lfmmi.tolerance, lfmmi.leaky_hmm_coefficient
+        )
     streams = max(1, round(training.minibatch / chunk))
     return Chunks(frames, chunk=chunk, streams=streams, targets=aligned, **drawn)
 

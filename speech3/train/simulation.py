@@ -1,4 +1,4 @@
-"""Simulated training with several methods and numbers of workers: tables as in the SPEECH3 talk, DistBelief's figure.
+"""Simulated training with several strategies and numbers of workers: tables as in the SPEECH3 talk, DistBelief's plot.
 
 Every row, including the baseline, uses its own best learning rate; otherwise a comparison of numbers of workers would
 be a comparison of learning rates. Each run has an ordinary run directory, so a killed simulation can be resumed.
@@ -37,7 +37,7 @@ from speech3.engine import (
     conclusions,
     device_of,
     measure_costs,
-    simulated_method,
+    simulated_strategy,
     throughputs,
 )
 from speech3.errors import DataError, SettingError, Speech3Error, TrainingError
@@ -55,8 +55,8 @@ BYTES_PER_GIGABIT = 1e9 / 8
 
 
 @dataclass(frozen=True)
-class Method:
-    """A training method in the simulated world; `alone`: plain SGD with one worker."""
+class Strategy:
+    """A training strategy in the simulated world; `alone`: plain SGD with one worker."""
 
     name: str
     config: TrainConfig
@@ -65,14 +65,14 @@ class Method:
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of the table: a method and a number of workers."""
+    """A row of the table: a strategy and a number of workers."""
 
-    method: Method
+    strategy: Strategy
     workers: int
 
     @property
     def name(self) -> str:
-        return self.method.name if self.method.alone else f"{self.method.name}{self.workers}"
+        return self.strategy.name if self.strategy.alone else f"{self.strategy.name}{self.workers}"
 
 
 @dataclass(frozen=True)
@@ -96,23 +96,23 @@ class Outcome:
     last: tuple[float, ...]
 
 
-def own_methods(config: TrainConfig, *, synchronous: bool = True) -> list[Method]:
-    """The methods for a config: plain SGD, asynchronous workers (or sandblaster, if that is its world) and, if its
+def own_strategies(config: TrainConfig, *, synchronous: bool = True) -> list[Strategy]:
+    """The strategies for a config: plain SGD, asynchronous workers (or sandblaster, if that is its world) and, if its
     codec allows it, synchronous workers.
     """
-    sandblaster, codec = simulated_method(config.training) == "sandblaster", config.training.codec
+    sandblaster, codec = simulated_strategy(config.training) == "sandblaster", config.training.codec
     several = [
-        Method("sandblaster", _by(config, "sandblaster")) if sandblaster else Method("async", _by(config, "asgd"))
+        Strategy("sandblaster", _by(config, "sandblaster")) if sandblaster else Strategy("async", _by(config, "asgd"))
     ]
     averaged = codec.kind in ("none", "ternary") and codec.down == "float32"  # gradients that can be averaged as sent
     if synchronous and averaged:
-        several.append(Method("sync", _by(config, "synchronous")))
+        several.append(Strategy("sync", _by(config, "synchronous")))
     elif synchronous:
         say(
             f"no row of synchronous workers: training.codec is {codec.kind} with down={codec.down}, and they need none"
             " or ternary with down=float32"
         )
-    return [Method("sgd", _by(config, "synchronous"), alone=True), *several]
+    return [Strategy("sgd", _by(config, "synchronous"), alone=True), *several]
 
 
 def refuse_split(config: TrainConfig) -> None:
@@ -125,8 +125,8 @@ def refuse_split(config: TrainConfig) -> None:
         )
 
 
-def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -> list[Method]:
-    """The methods for presets of ``conf/training``, or YAML files, applied to the config at `path` before `overrides`.
+def preset_strategies(path: Path, overrides: Sequence[str], names: Sequence[str]) -> list[Strategy]:
+    """The strategies of presets of ``conf/training`` or YAML files, applied to the config at `path` before `overrides`.
 
     The baseline comes first: the first preset that is plain SGD, or the config itself with plain SGD if there is none.
     Two presets must not have the same name.
@@ -134,19 +134,21 @@ def preset_methods(path: Path, overrides: Sequence[str], names: Sequence[str]) -
     names = list(dict.fromkeys(names))
     for stem, same in groupby(sorted(names, key=_stem), key=_stem):
         if len(alike := list(same)) > 1:
-            raise SettingError(f"--methods {','.join(alike)}: the rows of both would be called {stem}; rename a file")
+            raise SettingError(
+                f"--strategies {','.join(alike)}: the rows of both would be called {stem}; rename a file"
+            )
     whole = [change for change in overrides if change.startswith("training=")]  # presets take precedence over these
     rest = [change for change in overrides if change not in whole]
-    methods = []
+    strategies = []
     for name in names:
         config = load_config(TrainConfig, path, [*whole, *training_overrides(name), *rest])
         alone = config.training.world == "sgd"
-        kind = "synchronous" if alone else simulated_method(config.training)
-        methods.append(Method(_stem(name), _by(config, kind), alone=alone))
-    methods.sort(key=lambda method: not method.alone)
-    if not methods or not methods[0].alone:
-        methods.insert(0, own_methods(load_config(TrainConfig, path, list(overrides)), synchronous=False)[0])
-    return methods
+        kind = "synchronous" if alone else simulated_strategy(config.training)
+        strategies.append(Strategy(_stem(name), _by(config, kind), alone=alone))
+    strategies.sort(key=lambda strategy: not strategy.alone)
+    if not strategies or not strategies[0].alone:
+        strategies.insert(0, own_strategies(load_config(TrainConfig, path, list(overrides)), synchronous=False)[0])
+    return strategies
 
 
 def _stem(name: str) -> str:
@@ -154,7 +156,7 @@ def _stem(name: str) -> str:
 
 
 def simulate(
-    methods: Sequence[Method],
+    strategies: Sequence[Strategy],
     workers: Sequence[int],
     out: Path,
     *,
@@ -162,9 +164,9 @@ def simulate(
     seeds: Sequence[int] = (),
     jobs: int = 1,
 ) -> tuple[list[Outcome], list[str]]:
-    """Simulate every row of the table: plain SGD with one worker, the other methods with several.
+    """Simulate every row of the table: plain SGD with one worker, the other strategies with several.
 
-    `methods`: the first is the baseline.
+    `strategies`: the first is the baseline.
     `workers`: their numbers; 1 is always included.
     `rates`: learning rates to try for each row; none: that of the config. A row keeps the rate with which it reaches
     0.98 of the best accuracy of one worker first, or, if none does, the rate with the best final accuracy.
@@ -182,11 +184,11 @@ def simulate(
     if wrong := [seed for seed in seeds if seed < 0]:
         raise SettingError(f"--seeds {','.join(map(str, wrong))}: seeds must be at least 0")
     numbers, rates, seeds = sorted({1, *workers}), list(dict.fromkeys(rates)), list(dict.fromkeys(seeds))
-    _check(_variants(methods, numbers))  # before anything is measured or trained
-    methods = _in_one_precision(methods, out)
-    variants = _variants(_with_times(methods, out), numbers)
-    seeds = seeds or [methods[0].config.seed]
-    tried = {v: rates or [v.method.config.training.learning_rate] for v in variants}
+    _check(_variants(strategies, numbers))  # before anything is measured or trained
+    strategies = _in_one_precision(strategies, out)
+    variants = _variants(_with_times(strategies, out), numbers)
+    seeds = seeds or [strategies[0].config.seed]
+    tried = {v: rates or [v.strategy.config.training.learning_rate] for v in variants}
     curves = _run(out, [Trial(v, rate, seeds[0]) for v in variants for rate in tried[v]], jobs)
     found = {v: {t.learning_rate: c for t, c in curves.items() if t.variant == v} for v in variants}
     failed = [variant for variant, kept in found.items() if not kept]
@@ -204,13 +206,13 @@ def simulate(
     return outcomes, [variant.name for variant in failed]
 
 
-def _variants(methods: Sequence[Method], numbers: Sequence[int]) -> list[Variant]:
-    return [Variant(method, n) for method in methods for n in ([1] if method.alone else numbers[1:])]
+def _variants(strategies: Sequence[Strategy], numbers: Sequence[int]) -> list[Variant]:
+    return [Variant(strategy, n) for strategy in strategies for n in ([1] if strategy.alone else numbers[1:])]
 
 
 def _check(variants: Sequence[Variant]) -> None:
     """Refuse rows that `train` would refuse, and two rows with the same name."""
-    base = variants[0].method.config
+    base = variants[0].strategy.config
     if isinstance(base.training.simulation.compute_s, tuple):
         raise SettingError("training.simulation.compute_s: set one time for all workers, as their number varies")
     device_of(base.training.device)
@@ -218,8 +220,10 @@ def _check(variants: Sequence[Variant]) -> None:
     init = read_init(base, frames)
     by_name = attrgetter("name")
     for name, same in groupby(sorted(variants, key=by_name), key=by_name):
-        if len(alike := [f"{each.method.name} with {each.workers} workers" for each in same]) > 1:
-            raise SettingError(f"--methods: {' and '.join(alike)} would both be called {name}; rename one of the files")
+        if len(alike := [f"{each.strategy.name} with {each.workers} workers" for each in same]) > 1:
+            raise SettingError(
+                f"--strategies: {' and '.join(alike)} would both be called {name}; rename one of the files"
+            )
     for variant in variants:
         config = _config(Trial(variant, 1.0, 1))
         training = config.training
@@ -227,7 +231,7 @@ def _check(variants: Sequence[Variant]) -> None:
             refuse_split(config)
             check_workers(training)
             check_objective(config)
-            if training.codec.kind == "ternary" and training.simulation.method == "synchronous":
+            if training.codec.kind == "ternary" and training.simulation.strategy == "synchronous":
                 check_levels(variant.workers)
             epoch = len(minibatches(config, frames, torch.device("cpu")))
             check_epoch(training, epoch, 0.0 if init and init.same_senones else training.asgd.warm_start)
@@ -259,9 +263,11 @@ def _train(out: Path, trial: Trial) -> str:
 
 
 def _config(trial: Trial) -> TrainConfig:
-    config, variant = trial.variant.method.config, trial.variant
+    config, variant = trial.variant.strategy.config, trial.variant
     simulation = config.training.simulation
-    failures = [] if simulation.method == "synchronous" else [f for f in simulation.failures if f[0] < variant.workers]
+    failures = (
+        [] if simulation.strategy == "synchronous" else [f for f in simulation.failures if f[0] < variant.workers]
+    )
     changes: dict[str, object] = {"learning_rate": trial.learning_rate}
     changes["simulation"] = simulation.model_copy(update={"failures": tuple(failures)})
     if variant.workers == 1:  # which does not need warm-up and would lose time by it
@@ -288,40 +294,40 @@ def _mean(variant: Variant, curves: Sequence[Curve]) -> Curve:
     return Curve(variant.name, variant.workers, tuple(mean("seconds")), frames, tuple(mean("accuracy")))
 
 
-def _by(config: TrainConfig, method: str) -> TrainConfig:
-    simulation = config.training.simulation.model_copy(update={"method": method})
+def _by(config: TrainConfig, strategy: str) -> TrainConfig:
+    simulation = config.training.simulation.model_copy(update={"strategy": strategy})
     codec = config.training.codec
     if (codec.kind, codec.down) == ("none", "float32"):
-        codec = CodecConfig()  # its other keys are for methods of the same table that send codes
+        codec = CodecConfig()  # its other keys are for strategies of the same table that send codes
     training = config.training.model_copy(update={"world": "simulated", "simulation": simulation, "codec": codec})
     return config.model_copy(update={"training": training})
 
 
-def _in_one_precision(methods: Sequence[Method], out: Path) -> list[Method]:
-    """The methods with ``training.precision=auto`` replaced: by that of earlier runs in `out`, if any."""
+def _in_one_precision(strategies: Sequence[Strategy], out: Path) -> list[Strategy]:
+    """The strategies with ``training.precision=auto`` replaced: by that of earlier runs in `out`, if any."""
     earlier = next((path.parent for path in sorted(out.glob("*/run.json"))), None)
-    return [replace(method, config=with_precision(method.config, earlier)) for method in methods]
+    return [replace(strategy, config=with_precision(strategy.config, earlier)) for strategy in strategies]
 
 
-def _with_times(methods: Sequence[Method], out: Path) -> list[Method]:
-    """The methods with the times of the virtual clock, measured if the config does not set them.
+def _with_times(strategies: Sequence[Strategy], out: Path) -> list[Strategy]:
+    """The strategies with the times of the virtual clock, measured if the config does not set them.
 
     The time of a minibatch is measured once, for the baseline, and assumed to be proportional to its size. The time of
-    a sync is measured again for each method that sends with another codec.
+    a sync is measured again for each strategy that sends with another codec.
     """
-    first = methods[0].config.training
-    baseline = _measured(methods[0].config, out / "simulation.json")
+    first = strategies[0].config.training
+    baseline = _measured(strategies[0].config, out / "simulation.json")
     compute_s = baseline.compute_s
     assert compute_s is not None and not isinstance(compute_s, tuple)
     timed = []
-    for method in methods:
-        training, path = method.config.training, out / f"simulation_{method.name}.json"
-        clock = baseline if training.codec == first.codec else _measured(method.config, path)
+    for strategy in strategies:
+        training, path = strategy.config.training, out / f"simulation_{strategy.name}.json"
+        clock = baseline if training.codec == first.codec else _measured(strategy.config, path)
         simulation = training.simulation.model_copy(
             update={"compute_s": compute_s * training.minibatch / first.minibatch, "sync_s": clock.sync_s}
         )
         training = training.model_copy(update={"simulation": simulation})
-        timed.append(replace(method, config=method.config.model_copy(update={"training": training})))
+        timed.append(replace(strategy, config=strategy.config.model_copy(update={"training": training})))
     return timed
 
 

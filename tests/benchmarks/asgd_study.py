@@ -68,7 +68,7 @@ class Row:
     workers: int
     rates: tuple[float, ...]
     keys: Mapping[str, Any] = field(default_factory=dict)
-    method: str = "asgd"
+    strategy: str = "asgd"
     model: str | Mapping[str, Any] = field(default_factory=lambda: MODEL)
     preset: str = "asgd"  # of training
 
@@ -130,7 +130,7 @@ class Study:
             "world": "simulated",
             "workers": row.workers,
             "learning_rate": rate,
-            "simulation": {**(LFMMI_CLOCK if row.preset == "lfmmi" else CLOCK), "method": row.method},
+            "simulation": {**(LFMMI_CLOCK if row.preset == "lfmmi" else CLOCK), "strategy": row.strategy},
             "asgd": asgd,
         }
         model = row.model
@@ -182,19 +182,19 @@ def ternary_table(study: Study, seeds: Sequence[int], workers: Sequence[int]) ->
     print(
         "| optimizer, rate | workers | float32, % | ternary, % | ternary / float32 |\n|---|---|---|---|---|", flush=True
     )
-    for n, optimizer, method in product(workers, OPTIMIZERS, ("synchronous", "asgd")):
-        rate, means, cells = study.best_rate(ternary_row(optimizer, method, 4, "float32"), seeds[0]), [], []
+    for n, optimizer, strategy in product(workers, OPTIMIZERS, ("synchronous", "asgd")):
+        rate, means, cells = study.best_rate(ternary_row(optimizer, strategy, 4, "float32"), seeds[0]), [], []
         for codec in CODECS:
-            curves = [study.run(ternary_row(optimizer, method, n, codec), rate, seed) for seed in seeds]
+            curves = [study.run(ternary_row(optimizer, strategy, n, codec), rate, seed) for seed in seeds]
             last = [100 * curve.accuracy[-1] if curve else 0.0 for curve in curves]
             means, cells = [*means, statistics.mean(last)], [*cells, spread(last)]
-        kind = f"{n} {'asynchronous' if method == 'asgd' else method}"
+        kind = f"{n} {'asynchronous' if strategy == 'asgd' else strategy}"
         print(f"| {optimizer}, {rate:g} | {kind} | {' | '.join(cells)} | {means[1] / means[0]:.4f} |", flush=True)
 
 
-def ternary_row(optimizer: str, method: str, n: int, codec: str) -> Row:
+def ternary_row(optimizer: str, strategy: str, n: int, codec: str) -> Row:
     keys, rates = OPTIMIZERS[optimizer]
-    return Row(f"{optimizer}_{method}{n}_{codec}", n, rates[method], {**keys, **CODECS[codec]}, method)
+    return Row(f"{optimizer}_{strategy}{n}_{codec}", n, rates[strategy], {**keys, **CODECS[codec]}, strategy)
 
 
 def spread(values: Sequence[float]) -> str:

@@ -107,7 +107,7 @@ def completed(words: str) -> list[str]:
         ("speech3 recipe digits lfmmi.features =", presets("features")),
         ("speech3 recipe digits lfmm", ["lfmmi="]),
         ("speech3 train my.yaml --world s", ["sgd", "simulated", "shared", "sandblaster"]),
-        ("speech3 simulate my.yaml --methods sgd,ter", ["sgd,terngrad_ddp", "sgd,terngrad_momentum"]),
+        ("speech3 simulate my.yaml --strategies sgd,ter", ["sgd,terngrad_ddp", "sgd,terngrad_momentum"]),
         ("speech3 extract a b --features fbank40_p", ["fbank40_pitch"]),
         ("speech3 augment a b --augment no", ["noisy"]),
     ],

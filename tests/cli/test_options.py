@@ -61,9 +61,9 @@ IGNORED = (
     "simulate a.yaml --throughput 2 --workers 3",
     "simulate a.yaml --throughput 2 --rates 0.1",
     "simulate a.yaml --throughput 2 --seeds 3",
-    "simulate a.yaml --throughput 2 --methods sgd",
+    "simulate a.yaml --throughput 2 --strategies sgd",
     "simulate a.yaml --throughput 2 --no-synchronous",
-    "simulate a.yaml --methods sgd,asgd --no-synchronous",
+    "simulate a.yaml --strategies sgd,asgd --no-synchronous",
     "simulate a.yaml --models dnn",
     "simulate a.yaml --gigabits 1",
     "lm train a.txt --out o --neural lstm --order 4",
@@ -171,8 +171,9 @@ def test_a_key_of_pretraining_without_effect_is_refused(
 @pytest.mark.parametrize(
     "key",
     [
-        "asgd.sync_every=2", "lbfgs.history=3", "cluster.address=auto", "simulation.jitter=0.1", "lfmmi.leak=0.2",
-        "discriminative.boost=0.1", "betas=[0.5,0.9]", "final_rate=0.1", "time_mask_frames=5", "frequency_mask_bins=4",
+        "asgd.sync_every=2", "lbfgs.history=3", "cluster.address=auto", "simulation.jitter=0.1",
+        "lfmmi.leaky_hmm_coefficient=0.2", "discriminative.boost=0.1", "betas=[0.5,0.9]", "final_rate=0.1",
+        "time_mask_frames=5", "frequency_mask_bins=4",
     ],
 )  # fmt: skip
 def test_a_key_of_training_without_effect_is_refused(

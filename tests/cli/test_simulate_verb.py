@@ -69,15 +69,15 @@ def test_of_another_config_says_what_helps(simulated, conf, speech3):
         (["--rates", "0.1,-1,inf"], "--rates -1,inf: learning rates must be above 0"),
         (["--throughput", "0,2"], "--throughput 0,2: must be at least 1"),
         (["--throughput", "2", "--gigabits", "0"], "--gigabits 0: must be finite numbers of Gbit/s above 0"),
-        (["--throughput", "2", "--methods", "sgd"], "--methods sgd: --throughput trains nothing"),
+        (["--throughput", "2", "--strategies", "sgd"], "--strategies sgd: --throughput trains nothing"),
         (["--throughput", "2", "--rates", "0.1"], "--rates 0.1: --throughput trains nothing"),
         (["training=partitioned"], "cannot be simulated; simulate the whole model with training.model_partitions=1"),
         (["--models", "dnn"], "--models dnn: only for --throughput"),
         (["--gigabits", "1"], "--gigabits 1: only for --throughput"),
-        (["--methods", ","], "--methods ,: expected names separated by commas"),
+        (["--strategies", ","], "--strategies ,: expected names separated by commas"),
         (["--throughput", "2", "--models", "dnn,cmm"], "cmm: neither a YAML file nor a preset of conf/models"),
         (["--throughput", "2", "training.device=gpu"], "device 'gpu': no such kind of device"),
-        (["--methods", "uphill"], "uphill: neither a YAML file nor a preset of conf/training"),
+        (["--strategies", "uphill"], "uphill: neither a YAML file nor a preset of conf/training"),
         (["training.simulation.bandwidth=0"], "bandwidth=0: nothing would ever arrive; use bytes per second above 0"),
         (["training.simulation.compute_s=[0.1,0.2]"], "compute_s: set one time for all workers"),
     ],
@@ -110,7 +110,7 @@ def test_throughput_trains_nothing(conf, speech3, tmp_path):
 
 
 def test_methods_side_by_side(conf, speech3, tmp_path):
-    options = ("--methods", "sgd,asgd,terngrad_ddp,sandblaster", "--workers", "8", "training.max_epochs=1")
+    options = ("--strategies", "sgd,asgd,terngrad_ddp,sandblaster", "--workers", "8", "training.max_epochs=1")
     keys = ("training.minibatch=64", "training.lbfgs.iterations=2", "training.simulation.bandwidth=1e8")
     process = speech3("simulate", conf, *options, *keys, "--out", tmp_path / "out")
     assert process.returncode == 0, process.stderr

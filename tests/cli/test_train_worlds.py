@@ -64,8 +64,8 @@ def test_what_is_simulated_is_the_configs_own_way_to_train(home, tmp_path, monke
 
     monkeypatch.setattr("speech3.train.train", nothing)
     _run(home, tmp_path / "out", "--world", "simulated", f"training={preset}")
-    _run(home, tmp_path / "out", "--world", "simulated", f"training={preset}", "training.simulation.method=asgd")
-    assert [(each.world, each.simulation.method) for each in seen] == [("simulated", method), ("simulated", "asgd")]
+    _run(home, tmp_path / "out", "--world", "simulated", f"training={preset}", "training.simulation.strategy=asgd")
+    assert [(each.world, each.simulation.strategy) for each in seen] == [("simulated", method), ("simulated", "asgd")]
 
 
 def test_how_an_epoch_ended_is_said_once(home, tmp_path, capfd):
@@ -136,7 +136,7 @@ def test_the_chosen_world_is_said(home, tmp_path, monkeypatch):
         ([*SIMULATED, "--workers", "2", "training.simulation.failures=[[2,0.1]]"],
          r"training\.simulation\.failures: no worker 2 of 2"),
         ([*SIMULATED, "training.simulation.failures=[[-1,0.1]]"], r"training\.simulation: failures=.*count from 0"),
-        ([*SIMULATED, "training.simulation.failures=[[0,0.1]]", "training.simulation.method=synchronous"],
+        ([*SIMULATED, "training.simulation.failures=[[0,0.1]]", "training.simulation.strategy=synchronous"],
          r"training\.simulation\.failures: .*all step together; remove it"),
         ([*SIMULATED, "training.asgd.push_scale=0"], r"training\.asgd: push_scale=0: must be above 0"),
         ([*SIMULATED, "training.asgd.push_scale=1/shards"], r"training\.asgd\.push_scale.*'1/workers'"),

@@ -23,7 +23,7 @@ from speech3.runtime.files import read_json
 SHARED = Path(__file__).parents[2].parent / "shared" / "corpora" / "minilibri"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 SMALL = (  # triphones only
-    "jobs=1", "lfmmi=null", "least_minutes=60", "hmm.lda=null", "hmm.sat=null",
+    "jobs=1", "lfmmi=null", "min_minutes=60", "hmm.lda=null", "hmm.sat=null",
     "hmm.mono.iterations=12", "hmm.mono.phone_iterations=4",
     "hmm.aligner.iterations=2", "hmm.aligner.phone_iterations=2", "hmm.tri.iterations=10",
     "decode.acoustic_scales=[0.1]", "decode.word_penalties=[0]", "decode.max_active=1000",

@@ -32,7 +32,7 @@ def a_model(hmm: Hmm, means: np.ndarray, directory: Path) -> SpeakerModel:
     scorer = ProjectedGmm(gmm, Projection(np.eye(6), statics=6, context=0, inputs=6))
     recognizer = Recognizer(directory, hmm, FeatureConfig(), scorer)
     frames_J = np.where(np.arange(hmm.num_pdfs) < hmm.topology.states, 0.0, 1.0)  # the first phone is silence
-    return SpeakerModel(recognizer, Adapted(gmm, frames_J, least_frames=60.0, prior_frames=20.0, passes=3))
+    return SpeakerModel(recognizer, Adapted(gmm, frames_J, min_frames=60.0, prior_frames=20.0, passes=3))
 
 
 def test_transforms_follow_the_words_and_survive_what_cannot_be_aligned(

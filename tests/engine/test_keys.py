@@ -57,8 +57,8 @@ WORLDS = {
         {"world": "simulated", "simulation": CLOCK, "asgd": {"local_updates": False}},
         {"optimizer", "betas"},
     ),
-    "simulated synchronous": ({"world": "simulated", "simulation": {**CLOCK, "method": "synchronous"}}, set()),
-    "simulated sandblaster": ({"world": "simulated", "simulation": {**CLOCK, "method": "sandblaster"}}, BY_LBFGS),
+    "simulated synchronous": ({"world": "simulated", "simulation": {**CLOCK, "strategy": "synchronous"}}, set()),
+    "simulated sandblaster": ({"world": "simulated", "simulation": {**CLOCK, "strategy": "sandblaster"}}, BY_LBFGS),
 }
 
 

@@ -123,7 +123,7 @@ def test_what_people_read(three: list[Path]) -> None:
 
 @pytest.mark.parametrize(("method", "baseline"), [("asgd", "sgd"), ("sandblaster", "sgd"), ("synchronous", "one")])
 def test_one_simulated_worker_is_the_baseline_if_it_is_plain_sgd(tmp_path: Path, method: str, baseline: str) -> None:
-    training = {"world": "simulated", "workers": 1, "simulation": {"method": method}}
+    training = {"world": "simulated", "workers": 1, "simulation": {"strategy": method}}
     one = a_run(tmp_path / "one", "simulated", 1, [(100, 0.30)], identity={"training": training})
     sgd = a_run(tmp_path / "sgd", "sgd", 1, [(100, 0.50)])
     assert as_json(compare_runs([one, sgd]))["baseline"] == baseline

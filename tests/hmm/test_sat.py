@@ -45,7 +45,7 @@ CONFIG = HmmConfig.model_validate(
         "mono": {"iterations": 8, "gaussians": 20, "max_iteration_increase": 6},
         "tri": {key: value for key, value in STAGE.items() if key != "transform"},
         "lda": {**STAGE, "dim": 6, "context": 1},
-        "sat": {**STAGE, "least_frames": 100, "prior_frames": 20},
+        "sat": {**STAGE, "min_frames": 100, "prior_frames": 20},
     }
 )
 
@@ -100,7 +100,7 @@ def test_a_model_is_what_was_saved(lexicon: Lexicon, hmm: Hmm, tmp_path: Path) -
     assert back and (back.statics, back.context, back.inputs) == (6, 1, 6)
     np.testing.assert_array_equal(back.matrix, projection.matrix)
     np.testing.assert_array_equal(adapted.gmm.mean, sat.system.gmm.mean)
-    assert (adapted.least_frames, adapted.prior_frames, adapted.passes) == (100.0, 20.0, 4)
+    assert (adapted.min_frames, adapted.prior_frames, adapted.passes) == (100.0, 20.0, 4)
     scorer = ProjectedGmm(sat.twin, back)
     feats_TF = np.random.default_rng(1).standard_normal((9, 6)).astype(np.float32)
     np.testing.assert_allclose(scorer.score_inside(feats_TF), scorer.loglikes(feats_TF)[1:-1], rtol=1e-5)

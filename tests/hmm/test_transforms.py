@@ -287,10 +287,10 @@ def test_speakers_without_enough_speech_are_named() -> None:
     stats["constant"] = constant
     with pytest.raises(Speech3Error, match=r"constant: .*singular"):
         fmllr(constant, speaker="constant")
-    found, without = speaker_transforms(stats, None, {}, least_frames=1)
+    found, without = speaker_transforms(stats, None, {}, min_frames=1)
     assert list(found) == ["much"]
     assert set(without) == {"little", "none", "constant"}
-    found, without = speaker_transforms(stats, prior_stats(gmm, np.ones(4)), {}, least_frames=1)
+    found, without = speaker_transforms(stats, prior_stats(gmm, np.ones(4)), {}, min_frames=1)
     assert set(found) == {"much", "little", "constant"}
     assert set(without) == {"none"}
 

@@ -141,7 +141,7 @@ def test_training_data_without_background_get_copies_with_it(
             burst_S = speech_S + 1e-3 * rng.normal(size=len(speech_S))
             soundfile.write(source / f"s{speaker}-{word}.wav", burst_S, 8000)
             (source / f"s{speaker}-{word}.txt").write_text(word)
-    e = open_experiment("any", tmp_path / "out", source, ["lexicon=graphemes", "least_minutes=0", "jobs=1", *keys], "")
+    e = open_experiment("any", tmp_path / "out", source, ["lexicon=graphemes", "min_minutes=0", "jobs=1", *keys], "")
     make_data(e)
     assert ("recordings begin and end with speech" in capsys.readouterr().err) == (expected and not keys)
     assert len(list(_said(e, "train"))) * (1 + expected) == len(read_datadir(e.data("train")).utterances)
@@ -167,7 +167,7 @@ def test_given_features_have_no_copies_with_background(tmp_path: Path, monkeypat
     for file, value in {"wav.scp": "{}.wav", "utt2spk": "s", "text": "yes"}.items():
         (source / file).write_text("".join(f"{name} {value.format(name)}\n" for name in names))
     e = open_experiment(
-        "any", tmp_path / "out", source, ["lexicon=graphemes", "least_minutes=0", "jobs=1", "features=given"], ""
+        "any", tmp_path / "out", source, ["lexicon=graphemes", "min_minutes=0", "jobs=1", "features=given"], ""
     )
     make_data(e)
     assert (e.data("train") / "feats.scp").exists() and "background" not in e.about_data

@@ -10,7 +10,7 @@ from speech3.recipe.experiment import open_experiment
 from speech3.recipe.plan import planned_steps
 from speech3.runtime import read_metrics
 
-BMMI = ("hmm.tri.discriminative=bmmi", "hmm.bmmi.iterations=2", "hmm.bmmi.longer_histories=100")
+BMMI = ("hmm.tri.discriminative=bmmi", "hmm.bmmi.iterations=2", "hmm.bmmi.extra_lm_states=100")
 
 
 def test_its_steps_come_after_what_they_need_and_change_no_other(tmp_path: Path):

@@ -150,18 +150,18 @@ def test_what_a_flat_start_cannot_have_is_named(overrides: list[str], message: s
 
 
 def test_is_left_out_where_there_is_too_little_speech(speech3, tiny, experiment: Path, tmp_path: Path):
-    much = ("lfmmi.least_minutes=500",)
+    much = ("lfmmi.min_minutes=500",)
     process = speech3("recipe", "digits", "--out", experiment, *tiny, *much, "--dry-run", "--from", "score")
     would_run = re.findall(r"^(\S+): would run", process.stdout, re.M)
     assert "lfmmi" not in process.stdout and would_run == ["score", "score/boundaries", "report"], process.stderr
-    assert re.search(r"no LF-MMI system: .*\d+ min.* of speech.* lfmmi.least_minutes is 500", process.stderr)
-    process = speech3("recipe", "digits", "--out", experiment, *tiny, "lfmmi.least_minutes=0.1", "--dry-run")
+    assert re.search(r"no LF-MMI system: .*\d+ min.* of speech.* lfmmi.min_minutes is 500", process.stderr)
+    process = speech3("recipe", "digits", "--out", experiment, *tiny, "lfmmi.min_minutes=0.1", "--dry-run")
     assert "train/lfmmi: would run" in process.stdout and not process.stderr
     # Before the stage `data` has run, the amount of speech is not known.
     process = speech3("recipe", "digits", "--out", tmp_path / "new", *tiny, *much, "--dry-run")
     assert "train/lfmmi: would run" in process.stdout
     assert process.stdout.startswith(
-        "The steps of lfmmi run only if there are at least 500 minutes to train on (lfmmi.least_minutes)."
+        "The steps of lfmmi run only if there are at least 500 minutes to train on (lfmmi.min_minutes)."
     )
     assert not (tmp_path / "new" / "data").exists()
 
@@ -239,14 +239,14 @@ def test_networks_that_do_not_fit_their_features_or_senones_are_refused_before_a
 
 SMALL = (
     "lfmmi.leaves=70",
-    "lfmmi.longer_histories=20",
+    "lfmmi.extra_lm_states=20",
     "lfmmi.model.layers=2",
     "lfmmi.model.width=64",
     "lfmmi.model.bottleneck=16",
     "lfmmi.model.prefinal=32",
     "lfmmi.passes=4",
     "lfmmi.training.minibatch=1200",
-    "lfmmi.least_minutes=0.1",
+    "lfmmi.min_minutes=0.1",
 )
 
 

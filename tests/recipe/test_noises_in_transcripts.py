@@ -42,5 +42,5 @@ def test_what_too_little_speech_leaves_unused_is_named(tmp_path: Path, capsys: p
     assert _with_minutes(e, 0.1).recipe.augment is None, "no network is left that learns from the copies"
     assert found.recipe.lfmmi is None and found.recipe.untranscribed is None
     told = capsys.readouterr().err
-    assert "no LF-MMI system: there are 5.0 min of speech to train on, and lfmmi.least_minutes is 10" in told
-    assert "so untranscribed=more cannot be used; to use it, lower lfmmi.least_minutes" in told
+    assert "no LF-MMI system: there are 5.0 min of speech to train on, and lfmmi.min_minutes is 10" in told
+    assert "so untranscribed=more cannot be used; to use it, lower lfmmi.min_minutes" in told

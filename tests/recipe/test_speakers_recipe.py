@@ -27,11 +27,11 @@ from speech3.runtime.files import read_json
 
 SMALL = "iterations: 4, leaves: 80, gaussians: 100, transform: [2], realign: [3]"
 SPEAKERS = (
-    f"hmm.lda={{{SMALL}, dim: 20, least_minutes: 0}}",
+    f"hmm.lda={{{SMALL}, dim: 20, min_minutes: 0}}",
     # A dozen utterances of dev decide whether the second pass helps: transforms near the identity lose to none.
-    f"hmm.sat={{{SMALL}, least_frames: 100, decode_least_frames: 50, passes: 2, prior_frames: 500}}",
+    f"hmm.sat={{{SMALL}, min_frames: 100, decode_min_frames: 50, passes: 2, prior_frames: 500}}",
     "lfmmi.adapted=true", "lfmmi.taught=true",
-    "lfmmi.leaves=70", "lfmmi.longer_histories=20", "lfmmi.passes=4", "lfmmi.model.layers=2", "lfmmi.model.width=64",
+    "lfmmi.leaves=70", "lfmmi.extra_lm_states=20", "lfmmi.passes=4", "lfmmi.model.layers=2", "lfmmi.model.width=64",
     "lfmmi.model.bottleneck=16", "lfmmi.model.prefinal=32", "lfmmi.training.minibatch=1200",
 )  # fmt: skip
 

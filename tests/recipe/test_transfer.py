@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, overrides: list[str], messag
 def test_a_network_to_start_from_needs_less_speech(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _model(tmp_path / "lfmmi", "cnn_tdnn", "fbank40_utt", "lfmmi")
     e = _open(tmp_path, f"init={tmp_path / 'lfmmi'}")
-    assert e.least_minutes["lfmmi.least_minutes"] == 1 and _open(tmp_path).least_minutes["lfmmi.least_minutes"] == 10
+    assert e.min_minutes["lfmmi.min_minutes"] == 1 and _open(tmp_path).min_minutes["lfmmi.min_minutes"] == 10
     for minutes, trained in ((2, True), (0.7, False)):
         row = Utterance("a", "a", "a", "leo", 0.0, 60 * minutes)
         write_datadir(DataDir(e.out, {"a": "a.wav"}, {"a": row}), e.data("train"))

@@ -14,7 +14,7 @@ def toy_denominator(seed: int = 0, phones: int = 3, pdfs: int = 7) -> Denominato
     generator = np.random.default_rng(seed)
     sequences = [generator.integers(1, phones + 1, generator.integers(2, 7)).tolist() for _ in range(8)]
     pdfs_PP2 = generator.integers(0, pdfs, (phones + 1, phones + 1, 2)).astype(np.int32)
-    return assemble(estimate_phone_lm(sequences, longer_histories=4), pdfs, pdfs_PP2)
+    return assemble(estimate_phone_lm(sequences, extra_lm_states=4), pdfs, pdfs_PP2)
 
 
 def toy_senones(seed: int = 0, senones: int = 4) -> tuple[np.ndarray, np.ndarray]:

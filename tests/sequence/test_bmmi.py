@@ -160,7 +160,7 @@ def test_what_is_left_out_is_not_in_the_graph_and_remains_as_it_is(corpus, tmp_p
 
 def test_training_writes_its_criterion_and_gets_better(corpus, tmp_path: Path) -> None:
     feats, alignment = corpus
-    config = BmmiConfig(iterations=3, acoustic_scale=0.5, tau=20, longer_histories=3)
+    config = BmmiConfig(iterations=3, acoustic_scale=0.5, tau=20, extra_lm_states=3)
     with Workers({key: [] for key in feats}, feats, 1) as workers:
         new = train(workers, toy_gmm(), config, alignment, NOTHING, Metrics(tmp_path / "metrics.jsonl"))
     records = read_metrics(tmp_path / "metrics.jsonl")

@@ -37,7 +37,9 @@ def drawn_senones(batch, frames=FRAMES, seed=0, senones=SENONES):
 
 def loss_of(graph, **changes):
     prior_S = np.linspace(-2, -1, graph.num_pdfs, dtype=np.float32)
-    return Discriminative(graph, prior_S, acoustic_scale=SCALE, leak=LEAK, **{"smbr": False, **changes})
+    return Discriminative(
+        graph, prior_S, acoustic_scale=SCALE, leaky_hmm_coefficient=LEAK, **{"smbr": False, **changes}
+    )
 
 
 def weighed_paths(loss, y_TS, boost=0.0, said=(), silence=()):
@@ -45,7 +47,7 @@ def weighed_paths(loss, y_TS, boost=0.0, said=(), silence=()):
     scores_TS = loss.acoustic_scale * (y_TS.numpy() - loss.log_prior_S)
     for t, senone in enumerate(said):
         scores_TS[t, sorted({senone, *silence})] -= boost
-    return enumerated_paths(scores_TS, loss.graph, loss.leak)
+    return enumerated_paths(scores_TS, loss.graph, loss.leaky_hmm_coefficient)
 
 
 def test_the_graph_has_the_probabilities_of_the_alignment():

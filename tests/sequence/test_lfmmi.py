@@ -104,7 +104,7 @@ def test_sparse_products_convert_no_matrix() -> None:
 def test_numerator_of_a_whole_utterance_equals_enumeration(tolerance: int) -> None:
     graph = toy_denominator(0)
     phones = possible_phones(graph, 3)
-    maker = AlignmentNumerators(graph, frames=24, tolerance=tolerance, leak=LEAK)
+    maker = AlignmentNumerators(graph, frames=24, tolerance=tolerance, leaky_hmm_coefficient=LEAK)
     numerators = maker([Chunk(labels_of(phones, [9, 6, 9]), 0)])
     y = outputs(8, graph.num_pdfs, 1)[:, :, 0]
     expected = enumerated_numerator(y.numpy(), phones, [0, 3, 5], graph, graph.lm, tolerance)
@@ -115,7 +115,7 @@ def test_numerator_of_a_whole_utterance_equals_enumeration(tolerance: int) -> No
 
 def test_numerator_posteriors_are_the_gradient() -> None:
     graph = toy_denominator(3)
-    maker = AlignmentNumerators(graph, frames=18, leak=LEAK)
+    maker = AlignmentNumerators(graph, frames=18, leaky_hmm_coefficient=LEAK)
     numerators = maker(
         [Chunk(labels_of(possible_phones(graph, 5), [5, 7, 6, 9, 9]), 7), Chunk(labels_of([1, 2], [9, 9]), 0)]
     )
@@ -135,7 +135,7 @@ def test_numerator_posteriors_are_the_gradient() -> None:
 def test_numerator_is_never_above_the_denominator(start: int, speed: float) -> None:
     graph = toy_denominator(4)
     labels = labels_of([*possible_phones(graph, 6), 3, 3], [4, 5, 3, 6, 8, 3, 4, 5])
-    numerators = AlignmentNumerators(graph, frames=18, leak=LEAK)([Chunk(labels, start, speed)])
+    numerators = AlignmentNumerators(graph, frames=18, leaky_hmm_coefficient=LEAK)([Chunk(labels, start, speed)])
     for seed in range(5):
         y = 4 * outputs(6, graph.num_pdfs, 1, seed)
         log_z, _ = numerator_posteriors(y.permute(2, 0, 1).contiguous().numpy(), numerators)
@@ -149,7 +149,9 @@ def test_phones_lie_where_the_alignment_has_them(start: int, speed: float) -> No
     graph, tolerance, outputs_T = toy_denominator(4), 1, 6
     phones, lengths = [*possible_phones(graph, 6), 3, 3], [4, 5, 13, 6, 8, 3, 4, 5]
     labels = labels_of(phones, lengths)
-    found = AlignmentNumerators(graph, frames=18, tolerance=tolerance, leak=LEAK)([Chunk(labels, start, speed)])
+    found = AlignmentNumerators(graph, frames=18, tolerance=tolerance, leaky_hmm_coefficient=LEAK)(
+        [Chunk(labels, start, speed)]
+    )
     begins = np.cumsum([0, *lengths])
     # The phone of an output is that of the frame in its middle; linear search for the first output of each phone.
     middle = start + speed * (3 * np.arange(-60, 60) + 1)
@@ -180,7 +182,7 @@ def test_phones_lie_where_the_alignment_has_them(start: int, speed: float) -> No
 def test_a_chunk_begins_in_the_state_that_its_utterance_has_reached() -> None:
     generator, often = np.random.default_rng(1), 1 / np.arange(1, 13)
     said = [(1 + generator.choice(12, 80, p=often / often.sum())).tolist() for _ in range(60)]
-    lm = estimate_phone_lm(said, longer_histories=600)
+    lm = estimate_phone_lm(said, extra_lm_states=600)
     graph = assemble(lm, 2, np.zeros((13, 13, 2), np.int32))
     for phones in said:
         state, log_probs = START, []
@@ -190,7 +192,9 @@ def test_a_chunk_begins_in_the_state_that_its_utterance_has_reached() -> None:
             log_probs.append(math.log(lm.prob_A[arc]))
         labels = labels_of(phones, [3] * len(phones))
         for start in range(30, 200, 7):
-            found = AlignmentNumerators(graph, frames=30, tolerance=1, leak=LEAK)([Chunk(labels, start, 1.0)])
+            found = AlignmentNumerators(graph, frames=30, tolerance=1, leaky_hmm_coefficient=LEAK)(
+                [Chunk(labels, start, 1.0)]
+            )
             near = range(start // 3 - 5, start // 3 + 2)
             places = (log_probs[k : k + len(found.weight_A)] for k in near)
             assert any(np.allclose(found.weight_A, each) for each in places), start
@@ -198,10 +202,10 @@ def test_a_chunk_begins_in_the_state_that_its_utterance_has_reached() -> None:
 
 def test_loss_has_the_gradient_of_its_value() -> None:
     graph = toy_denominator(5)
-    numerators = AlignmentNumerators(graph, frames=12, leak=LEAK)(
+    numerators = AlignmentNumerators(graph, frames=12, leaky_hmm_coefficient=LEAK)(
         [Chunk(labels_of(possible_phones(graph, 3), [4, 4, 4]), 0)]
     )
-    criterion = LfMmi(graph, leak=LEAK, cross_entropy=0.3, l2=0.01)
+    criterion = LfMmi(graph, leaky_hmm_coefficient=LEAK, cross_entropy=0.3, l2=0.01)
     both = [outputs(4, graph.num_pdfs, 1, seed).permute(2, 0, 1).clone() for seed in (0, 1)]
     assert torch.autograd.gradcheck(lambda y: criterion(y, numerators)[0], both[0].clone().requires_grad_())
     # The targets of the second output are constants.
@@ -213,7 +217,7 @@ def test_loss_has_the_gradient_of_its_value() -> None:
 
 def test_with_a_teacher_alone_the_loss_is_the_divergence_of_its_paths_but_for_a_constant() -> None:
     graph = toy_denominator(3)
-    numerators = AlignmentNumerators(graph, frames=9, leak=LEAK)(
+    numerators = AlignmentNumerators(graph, frames=9, leaky_hmm_coefficient=LEAK)(
         [Chunk(labels_of(possible_phones(graph, 2), [5, 4]), 0)]
     )
     teacher, *students = (2 * outputs(3, graph.num_pdfs, 1, seed).permute(2, 0, 1) for seed in range(4))
@@ -222,7 +226,7 @@ def test_with_a_teacher_alone_the_loss_is_the_divergence_of_its_paths_but_for_a_
         weights = np.array([weight for weight, _ in enumerated_paths(y_BTS[0].numpy(), graph, LEAK)])
         return weights / weights.sum()
 
-    criterion = LfMmi(graph, leak=LEAK, l2=0.0, teaching=1.0)
+    criterion = LfMmi(graph, leaky_hmm_coefficient=LEAK, l2=0.0, teaching=1.0)
     known = probabilities(teacher)
     losses = [3 * criterion(y, Taught(numerators, teacher))[0].item() for y in students]
     divergences = [(known * np.log(known / probabilities(y))).sum() for y in students]
@@ -236,7 +240,7 @@ def test_with_a_teacher_alone_the_loss_is_the_divergence_of_its_paths_but_for_a_
 def test_a_teacher_shares_the_targets_with_the_transcript() -> None:
     graph = toy_denominator(5)
     fits, not_fits = Chunk(labels_of([1, 2], [6, 6]), 0), Chunk(labels_of([1, 2, 1, 2, 3, 1, 2, 1], [1] * 7 + [2]), 0)
-    numerators = AlignmentNumerators(graph, frames=12, leak=LEAK)([fits, not_fits])
+    numerators = AlignmentNumerators(graph, frames=12, leaky_hmm_coefficient=LEAK)([fits, not_fits])
     one, two, teacher = (outputs(4, graph.num_pdfs, 2, seed).permute(2, 0, 1).clone() for seed in range(3))
     taught = Taught(numerators, teacher)
     assert (len(taught), taught.left_out) == (4, 4)
@@ -252,11 +256,11 @@ def test_a_teacher_shares_the_targets_with_the_transcript() -> None:
 
 def test_outputs_beyond_the_limit_stay_finite_and_get_no_gradient_from_the_criterion() -> None:
     graph = toy_denominator(5)
-    numerators = AlignmentNumerators(graph, frames=12, leak=LEAK)(
+    numerators = AlignmentNumerators(graph, frames=12, leaky_hmm_coefficient=LEAK)(
         [Chunk(labels_of(possible_phones(graph, 3), [4, 4, 4]), 0)]
     )
     y = (200 * outputs(4, graph.num_pdfs, 1)).permute(2, 0, 1).float().requires_grad_()
-    loss, _ = LfMmi(graph, leak=LEAK, l2=0.0)(y, numerators)
+    loss, _ = LfMmi(graph, leaky_hmm_coefficient=LEAK, l2=0.0)(y, numerators)
     (gradient,) = torch.autograd.grad(loss, y)
     assert math.isfinite(loss.item())
     assert not gradient[y.detach().abs() > 30].any()
@@ -265,9 +269,9 @@ def test_outputs_beyond_the_limit_stay_finite_and_get_no_gradient_from_the_crite
 def test_a_chunk_that_is_too_short_for_its_phones_counts_as_nothing() -> None:
     graph = toy_denominator(0)
     fits, not_fits = Chunk(labels_of([1, 2], [6, 6]), 0), Chunk(labels_of([1, 2, 1, 2, 3, 1, 2, 1], [1] * 7 + [2]), 0)
-    maker = AlignmentNumerators(graph, frames=12, leak=LEAK)
+    maker = AlignmentNumerators(graph, frames=12, leaky_hmm_coefficient=LEAK)
     y = outputs(4, graph.num_pdfs, 2).permute(2, 0, 1).float().requires_grad_()
-    criterion = LfMmi(graph, leak=LEAK, l2=0.0)
+    criterion = LfMmi(graph, leaky_hmm_coefficient=LEAK, l2=0.0)
     loss, _ = criterion(y, maker([fits, not_fits]))
     alone, _ = criterion(y[:1], maker([fits]))
     assert loss.item() == pytest.approx(alone.item())
@@ -285,7 +289,9 @@ def test_which_chunks_fit_is_known_without_the_outputs(seed: int) -> None:
         Chunk(labels_of(possible_phones(graph, 6, seed), list(generator.integers(1, 9, 6))), int(start), 1.0)
         for start in generator.integers(0, 12, 40)
     ]
-    numerators = AlignmentNumerators(graph, frames=12, tolerance=int(generator.integers(0, 2)), leak=LEAK)(chunks)
+    numerators = AlignmentNumerators(
+        graph, frames=12, tolerance=int(generator.integers(0, 2)), leaky_hmm_coefficient=LEAK
+    )(chunks)
     y = outputs(4, graph.num_pdfs, len(chunks), seed).permute(2, 0, 1).numpy()
     log_z, _ = numerator_posteriors(np.ascontiguousarray(y), numerators)
     np.testing.assert_array_equal(numerators.fits_B, np.isfinite(log_z))
@@ -320,7 +326,7 @@ def test_another_number_of_outputs_is_refused() -> None:
 
 
 def test_phone_lm_is_relative_frequency() -> None:
-    lm = estimate_phone_lm([[1, 2, 3], [1, 2, 2], [1, 2, 3]], longer_histories=0)
+    lm = estimate_phone_lm([[1, 2, 3], [1, 2, 2], [1, 2, 3]], extra_lm_states=0)
     # After the start always 1; after (0, 1) always 2; after (1, 2) 3 twice and 2 once; then always the end.
     assert log_prob(lm, [1, 2, 3]) == pytest.approx(math.log(2 / 3))
     assert log_prob(lm, [1, 2, 2]) == pytest.approx(math.log(1 / 3))

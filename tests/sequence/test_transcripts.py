@@ -158,7 +158,7 @@ def test_loss_has_the_gradient_of_its_value() -> None:
     hmm = context_free()
     graph = denominator(hmm, ["one", "two"])
     numerators = TranscriptNumerators(graph, hmm, LEAK)([chunk(["one", "two"], 5), chunk(["two"], 5)])
-    criterion = LfMmi(graph, leak=LEAK, l2=0.01)
+    criterion = LfMmi(graph, leaky_hmm_coefficient=LEAK, l2=0.01)
     y = torch.from_numpy(random_outputs(2, 5, graph.num_pdfs)).requires_grad_()
     assert torch.autograd.gradcheck(lambda y: criterion(y, numerators)[0], y)
 
@@ -173,8 +173,8 @@ def test_a_transcript_longer_than_its_frames_counts_as_nothing() -> None:
     assert log_z[0] == -np.inf and np.isfinite(log_z[1])
     assert maker([long, fits]).fits_B.tolist() == [False, True]
     assert not posterior[0].any()
-    loss, _ = LfMmi(graph, leak=LEAK, l2=0.0)(torch.from_numpy(y), maker([long, fits]))
-    alone, _ = LfMmi(graph, leak=LEAK, l2=0.0)(torch.from_numpy(y[1:]), maker([fits]))
+    loss, _ = LfMmi(graph, leaky_hmm_coefficient=LEAK, l2=0.0)(torch.from_numpy(y), maker([long, fits]))
+    alone, _ = LfMmi(graph, leaky_hmm_coefficient=LEAK, l2=0.0)(torch.from_numpy(y[1:]), maker([fits]))
     assert loss.item() == pytest.approx(alone.item())
 
 

@@ -28,7 +28,7 @@ from speech3.runtime import read_metrics
 from speech3.train import run as run_module, train
 from speech3.train.parts import BuildParts
 from speech3.train.rundir import RunDirectory
-from speech3.train.simulation import own_methods, simulate
+from speech3.train.simulation import own_strategies, simulate
 
 DIM, SENONES, FRAMES, HELDOUT = 6, 6, 40 * 40, 8 * 40
 
@@ -273,7 +273,7 @@ def test_a_table_with_a_worker_that_dies(corpus, tmp_path):
     """In the rows that have such a worker and go on without it."""
     simulation = {"compute_s": 0.01, "sync_s": 0.001, "failures": [(2, 0.3)]}
     config = _config(corpus, max_epochs=1, asgd={"warm_start": 0}, simulation=simulation)
-    outcomes, failed = simulate(own_methods(config), [2, 3], tmp_path)
+    outcomes, failed = simulate(own_strategies(config), [2, 3], tmp_path)
     assert not failed
     assert [outcome.variant.name for outcome in outcomes] == ["sgd", "async2", "async3", "sync2", "sync3"]
     records = {name: _epochs(tmp_path / f"{name}_rate0.1_seed1") for name in ("async2", "async3")}
@@ -290,7 +290,7 @@ def test_a_simulation_resumes_inside_an_epoch(corpus, tmp_path, monkeypatch, met
         checkpoint_s=0,
         max_epochs=2,
         evaluations=4,
-        simulation={"compute_s": 0.01, "sync_s": 0.001, "method": method},
+        simulation={"compute_s": 0.01, "sync_s": 0.001, "strategy": method},
     )
     save, saves = RunDirectory.save, []
 
@@ -320,7 +320,7 @@ def test_a_run_resumes_with_another_number_of_workers(corpus, tmp_path, monkeypa
         "checkpoint_s": 0,
         "max_epochs": 2,
         "lbfgs": {"iterations": 2},
-        "simulation": {"compute_s": 0.01, "sync_s": 0.001, "method": method},
+        "simulation": {"compute_s": 0.01, "sync_s": 0.001, "strategy": method},
     }
     save = RunDirectory.save
 

@@ -42,8 +42,8 @@ def test_what_is_no_codec(codec):
         ("ternary", {"world": "sgd"}),
         ("bf16", {"world": "ddp"}),
         ("topk", {"world": "ddp"}),
-        ("bf16", {"world": "simulated", "workers": 2, "simulation": SimulationConfig(method="synchronous")}),
-        ("ternary", {"world": "simulated", "workers": 2, "simulation": SimulationConfig(method="sandblaster")}),
+        ("bf16", {"world": "simulated", "workers": 2, "simulation": SimulationConfig(strategy="synchronous")}),
+        ("ternary", {"world": "simulated", "workers": 2, "simulation": SimulationConfig(strategy="sandblaster")}),
     ],
 )
 def test_a_world_without_that_codec(codec, training):

@@ -78,13 +78,17 @@ def test_every_family_is_continued(home, tmp_path, family, objective):
     "training",
     [
         {"world": "simulated", "workers": 3, "simulation": {"compute_s": 1.0, "sync_s": 0.05}},
-        {"world": "simulated", "workers": 2, "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
+        {
+            "world": "simulated",
+            "workers": 2,
+            "simulation": {"compute_s": 1.0, "sync_s": 0.05, "strategy": "synchronous"},
+        },
         {
             "world": "simulated",
             "workers": 2,
             "gradient_clip": None,
             "lbfgs": {"iterations": 3},
-            "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "sandblaster"},
+            "simulation": {"compute_s": 1.0, "sync_s": 0.05, "strategy": "sandblaster"},
         },
         {"world": "shared", "workers": 2},
         {"world": "ddp", "workers": 2},

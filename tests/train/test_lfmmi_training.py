@@ -31,7 +31,11 @@ def corpus(tmp_path_factory):
         {"optimizer": "adamw"},
         {"optimizer": "sgd", "learning_rate": 0.3, "momentum": 0.9, "weight_decay": 0.0},
         {"world": "simulated", "workers": 3, "simulation": {"compute_s": 1.0, "sync_s": 0.05}},
-        {"world": "simulated", "workers": 2, "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
+        {
+            "world": "simulated",
+            "workers": 2,
+            "simulation": {"compute_s": 1.0, "sync_s": 0.05, "strategy": "synchronous"},
+        },
         {"world": "shared", "workers": 2},
         {"world": "ddp", "workers": 2},
         pytest.param({"world": "cluster"}, marks=pytest.mark.slow),
@@ -60,7 +64,11 @@ def test_every_world_learns_what_was_said(corpus, tmp_path, training, monkeypatc
     [
         {},
         {"world": "simulated", "workers": 2, "simulation": {"compute_s": 1.0, "sync_s": 0.05}},
-        {"world": "simulated", "workers": 2, "simulation": {"compute_s": 1.0, "sync_s": 0.05, "method": "synchronous"}},
+        {
+            "world": "simulated",
+            "workers": 2,
+            "simulation": {"compute_s": 1.0, "sync_s": 0.05, "strategy": "synchronous"},
+        },
         {"world": "shared", "workers": 2},
         {"world": "ddp", "workers": 2},
     ],

@@ -104,7 +104,7 @@ def test_workers_carry_their_states_on(corpus, tmp_path, world, monkeypatch):
         return states
 
     monkeypatch.setattr(Carried, "take", watched)
-    simulation = {"compute_s": 0.01, "sync_s": 0.001, "method": "synchronous" if world == "synchronous" else "asgd"}
+    simulation = {"compute_s": 0.01, "sync_s": 0.001, "strategy": "synchronous" if world == "synchronous" else "asgd"}
     config = _config(
         corpus,
         world={"synchronous": "simulated"}.get(world, world),

@@ -95,7 +95,7 @@ def test_it_learns_and_resumes_in_the_middle_of_an_epoch(corpus, tmp_path, monke
 
 def test_simulated_workers_learn_the_same_on_a_clock_of_their_own(corpus, tmp_path):
     keys = {"max_epochs": 2, "lbfgs": LbfgsConfig(iterations=4)}
-    simulation = {"compute_s": 0.5, "sync_s": 0.01, "method": "sandblaster"}
+    simulation = {"compute_s": 0.5, "sync_s": 0.01, "strategy": "sandblaster"}
     found = {}
     for name, more in {"real": {}, "virtual": {"world": "simulated", "workers": 16, "simulation": simulation}}.items():
         train(_config(corpus, **keys, **more), tmp_path / name)

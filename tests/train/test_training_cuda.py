@@ -26,7 +26,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "simulated": VIRTUAL,
     "synchronous_ternary": {
         **VIRTUAL,
-        "simulation": VIRTUAL["simulation"] | {"method": "synchronous"},
+        "simulation": VIRTUAL["simulation"] | {"strategy": "synchronous"},
         "codec": {"kind": "ternary"},
     },
     "sandblaster": {"world": "sandblaster", "workers": 2, "schedule": "constant", "learning_rate": 0.1},

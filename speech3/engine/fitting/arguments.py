@@ -25,7 +25,7 @@ from speech3.config import TrainingConfig, load_preset, parse
 from speech3.engine.fitting.dataset import Data
 from speech3.engine.flat import trained
 from speech3.engine.gradient import device_of
-from speech3.engine.trainer import asynchronous, check_epoch, check_workers, simulated_method
+from speech3.engine.trainer import asynchronous, check_epoch, check_workers, simulated_strategy
 from speech3.errors import SettingError, Speech3Error, listed
 
 # The keys that a strategy takes from its preset; the others were chosen for speech.
@@ -54,8 +54,8 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
     clock = options.get("simulation") or {}
     if clock and not simulate:
         raise SettingError("options: simulation sets the virtual clock, which needs simulate=True")
-    if "method" in clock:
-        raise SettingError("options: simulation.method is set by the strategy; remove it")
+    if "strategy" in clock:
+        raise SettingError("options: simulation.strategy is set by the argument strategy; remove it")
     if arguments.get("schedule") == "halving":
         raise SettingError(
             "schedule=halving depends on a held-out loss, as in speech3 train; use constant, exponential or cosine, "
@@ -69,9 +69,9 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
     if arguments.get("gradient_clip") == math.inf:
         values["gradient_clip"] = None
     if simulate:
-        method = "synchronous" if preset.world == "sgd" else simulated_method(preset)
+        how = "synchronous" if preset.world == "sgd" else simulated_strategy(preset)
         values["world"] = "simulated"
-        values["simulation"] = {"compute_s": _COMPUTE_S, "sync_s": _SYNC_S, **clock, "method": method}
+        values["simulation"] = {"compute_s": _COMPUTE_S, "sync_s": _SYNC_S, **clock, "strategy": how}
     if "cluster" in options:  # the workers are on the hosts of a Ray cluster
         if simulate or preset.world != "shared":
             raise SettingError(

@@ -12,7 +12,7 @@ from speech3.errors import SettingError, Speech3Error, TrainingError
 from speech3.frames.packed import write_frames
 from speech3.hmm.model import PdfsOnly
 from speech3.train import simulation, simulation as throughputs
-from speech3.train.simulation import own_methods, preset_methods, simulate, throughput
+from speech3.train.simulation import own_strategies, preset_strategies, simulate, throughput
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def conf(frames, tmp_path):
 
 
 def test_keys_of_a_preset_go_before_the_configs_and_overrides_before_both(conf):
-    found = preset_methods(conf, ["training.minibatch=64"], ["asgd", "terngrad_ddp", "sandblaster", "sgd"])
+    found = preset_strategies(conf, ["training.minibatch=64"], ["asgd", "terngrad_ddp", "sandblaster", "sgd"])
     assert [(each.name, each.alone) for each in found] == [
         ("sgd", True),
         ("asgd", False),
@@ -45,7 +45,7 @@ def test_keys_of_a_preset_go_before_the_configs_and_overrides_before_both(conf):
         ("sandblaster", False),
     ]
     training = {each.name: each.config.training for each in found}
-    assert {name: each.simulation.method for name, each in training.items()} == {
+    assert {name: each.simulation.strategy for name, each in training.items()} == {
         "sgd": "synchronous",
         "asgd": "asgd",
         "terngrad_ddp": "synchronous",
@@ -59,7 +59,7 @@ def test_keys_of_a_preset_go_before_the_configs_and_overrides_before_both(conf):
 def test_without_plain_sgd_the_config_is_the_baseline(conf):
     mine = conf.with_name("mine.yaml")
     mine.write_text("world: sandblaster\nlbfgs: {history: 3}\n")
-    first, second = preset_methods(conf, [], [str(mine)])
+    first, second = preset_strategies(conf, [], [str(mine)])
     assert (first.name, first.alone, second.name) == ("sgd", True, "mine")
     assert second.config.training.lbfgs.history == 3 and second.config.training.minibatch == 128
     assert first.config.training.max_epochs == 7 and first.config.training.minibatch == 128
@@ -67,7 +67,7 @@ def test_without_plain_sgd_the_config_is_the_baseline(conf):
 
 def test_a_preset_that_is_none(conf):
     with pytest.raises(SettingError, match="uphill: neither a YAML file nor a preset of conf/training"):
-        preset_methods(conf, [], ["sgd", "uphill"])
+        preset_strategies(conf, [], ["sgd", "uphill"])
     assert "training.asgd.sync_every=1" in training_overrides("asgd")
 
 
@@ -79,7 +79,7 @@ def trained(monkeypatch):
     def train(config, out):
         training = config.training
         seen[out.name] = training
-        if training.simulation.method == "asgd" and training.workers == 4:
+        if training.simulation.strategy == "asgd" and training.workers == 4:
             raise Speech3Error("the learning rate is too high")
         out.mkdir(parents=True)
         record = {"event": "epoch", "epoch": 1, "frames": 100, "workers": training.workers}
@@ -92,8 +92,8 @@ def trained(monkeypatch):
 
 
 def test_a_row_for_each_method_and_number_of_workers(conf, trained, tmp_path):
-    methods = preset_methods(conf, ["training.simulation.failures=[[3,1.0]]"], ["asgd", "sgd", "sandblaster"])
-    outcomes, failed = simulate(methods, [2, 4], tmp_path / "out", seeds=[1, 1])
+    strategies = preset_strategies(conf, ["training.simulation.failures=[[3,1.0]]"], ["asgd", "sgd", "sandblaster"])
+    outcomes, failed = simulate(strategies, [2, 4], tmp_path / "out", seeds=[1, 1])
     assert [outcome.last for outcome in outcomes] == [(0.5,)] * 4  # a seed given twice is trained and counted once
     assert [outcome.curve.name for outcome in outcomes] == ["sgd", "asgd2", "sandblaster2", "sandblaster4"]
     assert failed == ["asgd4"]
@@ -111,30 +111,30 @@ def test_a_row_for_each_method_and_number_of_workers(conf, trained, tmp_path):
 
 
 def test_what_one_method_cannot_have_is_an_error_before_any_is_trained(conf, trained, tmp_path):
-    methods = preset_methods(conf, ["training.gradient_clip=1"], ["sgd", "asgd", "sandblaster"])
+    strategies = preset_strategies(conf, ["training.gradient_clip=1"], ["sgd", "asgd", "sandblaster"])
     with pytest.raises(SettingError, match=r"sandblaster2: training\.gradient_clip=1"):
-        simulate(methods, [2], tmp_path / "out")
+        simulate(strategies, [2], tmp_path / "out")
     model = "model={family: tdnn, subsampling: 1, layers: 1, width: 8, bottleneck: 4, prefinal: 4}"
-    methods = preset_methods(conf, [model], ["sgd", "asgd", "sandblaster"])
+    strategies = preset_strategies(conf, [model], ["sgd", "asgd", "sandblaster"])
     with pytest.raises(SettingError, match=r"sandblaster2: .* time-delay network"):
-        simulate(methods, [2], tmp_path / "out")
+        simulate(strategies, [2], tmp_path / "out")
     assert not trained
 
 
 def test_an_epoch_too_small_for_one_method_is_an_error_before_any_is_trained(conf, trained, tmp_path):
-    methods = preset_methods(conf, ["training.minibatch=2048"], ["sgd", "sandblaster"])
+    strategies = preset_strategies(conf, ["training.minibatch=2048"], ["sgd", "sandblaster"])
     with pytest.raises(SettingError, match=r"sandblaster2: training\.lbfgs: batches=1 with iterations=10"):
-        simulate(methods, [2], tmp_path / "out")
-    methods = own_methods(load_config(TrainConfig, conf, ["training.max_epochs=1"]))
+        simulate(strategies, [2], tmp_path / "out")
+    strategies = own_strategies(load_config(TrainConfig, conf, ["training.max_epochs=1"]))
     with pytest.raises(SettingError, match=r"async3: training\.asgd\.warm_start=1"):
-        simulate(methods, [3], tmp_path / "out")
+        simulate(strategies, [3], tmp_path / "out")
     assert not trained
 
 
 def test_a_config_of_sandblasters_is_simulated_as_that(conf):
-    for changes in (["training=sandblaster"], ["training.world=simulated", "training.simulation.method=sandblaster"]):
-        methods = own_methods(load_config(TrainConfig, conf, changes))
-        kinds = [(method.name, method.config.training.simulation.method) for method in methods]
+    for changes in (["training=sandblaster"], ["training.world=simulated", "training.simulation.strategy=sandblaster"]):
+        strategies = own_strategies(load_config(TrainConfig, conf, changes))
+        kinds = [(strategy.name, strategy.config.training.simulation.strategy) for strategy in strategies]
         assert kinds == [("sgd", "synchronous"), ("sandblaster", "sandblaster"), ("sync", "synchronous")]
 
 
@@ -142,13 +142,13 @@ def test_a_split_model_is_refused_before_anything_is_measured(conf, trained, tmp
     config = load_config(TrainConfig, conf, ["training=partitioned"])
     for module, name in ((simulation, "_with_times"), (throughputs, "measure_costs")):
         monkeypatch.setattr(module, name, lambda *_: pytest.fail("measured"))
-    for work in (lambda: simulate(own_methods(config), [2], tmp_path), lambda: throughput(config, [2], [1.0])):
+    for work in (lambda: simulate(own_strategies(config), [2], tmp_path), lambda: throughput(config, [2], [1.0])):
         with pytest.raises(SettingError, match=r"training\.model_partitions=2: .* cannot be simulated"):
             work()
     split = conf.with_name("split.yaml")
     split.write_text("world: shared\nmodel_partitions: 2\n")
     with pytest.raises(Speech3Error, match=r"split3: training\.model_partitions=2: .* cannot be simulated"):
-        simulate(preset_methods(conf, [], ["sgd", str(split)]), [3], tmp_path)
+        simulate(preset_strategies(conf, [], ["sgd", str(split)]), [3], tmp_path)
     assert not trained
 
 
@@ -163,25 +163,25 @@ def test_more_workers_than_codes_can_be_added_up_for(conf, trained, tmp_path):
     with pytest.raises(Speech3Error, match=r"--throughput: 16,384 workers: .* for 16,383 workers at most"):
         throughput(config, [2, 16_384], [1.0])
     with pytest.raises(Speech3Error, match=r"sync16384: 16,384 workers: .* for 16,383 workers at most"):
-        simulate(own_methods(config), [16_384], tmp_path / "out")
+        simulate(own_strategies(config), [16_384], tmp_path / "out")
     assert not trained
 
 
 @pytest.mark.parametrize("codec", ["kind=topk", "kind=bf16", "down=ternary"])
 def test_without_synchronous_workers_where_they_cannot_have_the_codec(conf, trained, tmp_path, capfd, codec):
     config = load_config(TrainConfig, conf, [f"training.codec.{codec}", "training.codec.clip=2.5"])
-    outcomes, _ = simulate(own_methods(config), [2], tmp_path / "out")
+    outcomes, _ = simulate(own_strategies(config), [2], tmp_path / "out")
     assert [outcome.curve.name for outcome in outcomes] == ["sgd", "async2"]
     assert "no row of synchronous workers: training.codec is" in capfd.readouterr().err
-    assert [method.name for method in own_methods(config, synchronous=False)] == ["sgd", "async"]
+    assert [strategy.name for strategy in own_strategies(config, synchronous=False)] == ["sgd", "async"]
     assert not capfd.readouterr().err  # they were not asked for
     ternary = load_config(TrainConfig, conf, ["training.codec=ternary"])
-    assert [method.name for method in own_methods(ternary)] == ["sgd", "async", "sync"]
+    assert [strategy.name for strategy in own_strategies(ternary)] == ["sgd", "async", "sync"]
 
 
 def test_plain_sgd_is_not_warmed_up(conf, trained, tmp_path):
     """It needs no rising learning rate, and as the baseline it would lose time by one."""
-    simulate(own_methods(load_config(TrainConfig, conf, ["training.warmup=0.5"])), [2], tmp_path / "out")
+    simulate(own_strategies(load_config(TrainConfig, conf, ["training.warmup=0.5"])), [2], tmp_path / "out")
     warmup = {name.split("_rate")[0]: training.warmup for name, training in trained.items()}
     assert warmup == {"sgd": 0.0, "async2": 0.5, "sync2": 0.5}
 
@@ -190,18 +190,18 @@ def test_two_rows_of_one_name_are_refused(conf, trained, tmp_path):
     for name in ("asgd", "asgd1"):
         conf.with_name(f"{name}.yaml").write_text("world: shared\n")
     mine, other = str(conf.with_name("asgd.yaml")), str(conf.with_name("asgd1.yaml"))
-    with pytest.raises(SettingError, match=r"--methods asgd,.*/asgd\.yaml"):
-        preset_methods(conf, [], ["asgd", "sgd", mine])
-    methods = preset_methods(conf, [], ["sgd", mine, other, mine])
+    with pytest.raises(SettingError, match=r"--strategies asgd,.*/asgd\.yaml"):
+        preset_strategies(conf, [], ["asgd", "sgd", mine])
+    strategies = preset_strategies(conf, [], ["sgd", mine, other, mine])
     with pytest.raises(SettingError, match="asgd with 12 workers and asgd1 with 2 workers"):
-        simulate(methods, [2, 12], tmp_path / "out")
+        simulate(strategies, [2, 12], tmp_path / "out")
     assert not trained
 
 
 def test_numbers_that_are_none(conf, trained, tmp_path):
     config = load_config(TrainConfig, conf)
     with pytest.raises(Speech3Error, match="--seeds -2: seeds must be at least 0"):
-        simulate(own_methods(config), [2], tmp_path / "out", seeds=[1, -2])
+        simulate(own_strategies(config), [2], tmp_path / "out", seeds=[1, -2])
     for gigabits in ([1.0, math.nan], [math.inf], [-1.0]):
         with pytest.raises(Speech3Error, match=r"--gigabits .*: must be finite numbers of Gbit/s above 0"):
             throughput(config, [2], gigabits)
@@ -214,4 +214,4 @@ def test_the_baseline_cannot_fail(conf, trained, tmp_path, monkeypatch):
 
     monkeypatch.setattr(simulation, "train", train)
     with pytest.raises(TrainingError, match="sgd: training failed at every learning rate tried"):
-        simulate(own_methods(load_config(TrainConfig, conf)), [2], tmp_path / "out", rates=[1.0, 2.0])
+        simulate(own_strategies(load_config(TrainConfig, conf)), [2], tmp_path / "out", rates=[1.0, 2.0])
