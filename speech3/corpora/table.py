@@ -94,7 +94,7 @@ _HEADING = "add a heading with the columns `path` and `text`"
 
 
 @dataclass(frozen=True)
-class Table:
+class SpeechTable:
     """A table and, in words, which of its columns were read; `guessed`: no heading names the column of words."""
 
     path: Path
@@ -109,7 +109,7 @@ class Row:
     `parts`: a tier for each speaker if the table lists parts of recordings; `speaker` is empty then, `text` all texts.
     """
 
-    table: Table
+    table: SpeechTable
     text: str
     speaker: str = ""
     parts: tuple[Tier, ...] = ()
@@ -291,7 +291,7 @@ def _found(path: Path, grid: _Grid, where: int, places: _Places) -> tuple[list[t
         return None
     times, spans_s = _times(path, grid, columns, where, words)
     uses = {where: "recordings", words: "words", **dict.fromkeys(voice, "speakers"), **dict.fromkeys(times, "times")}
-    table = Table(path, ", ".join(f"{what} in {_called(grid, place)}" for place, what in uses.items()), guessed)
+    table = SpeechTable(path, ", ".join(f"{what} in {_called(grid, place)}" for place, what in uses.items()), guessed)
     rows = [Row(table, row[words], "".join(row[place] for place in voice)) for row in grid.rows]
     found = list(zip(places.all_of(columns[where]), rows, strict=True))
     absent = list(
@@ -311,7 +311,7 @@ def _found(path: Path, grid: _Grid, where: int, places: _Places) -> tuple[list[t
     return [(place, _whole(table, said)) for place, said in parts.items()], absent
 
 
-def _whole(table: Table, said: Iterable[tuple[str, Annotation]]) -> Row:
+def _whole(table: SpeechTable, said: Iterable[tuple[str, Annotation]]) -> Row:
     """A row of all parts of a recording, each of which counts once, in the order of their times."""
     parts = sorted(dict.fromkeys(said), key=lambda pair: (math.isnan(pair[1].start_s), pair[1].start_s))
     speakers = dict.fromkeys(speaker for speaker, _ in parts)

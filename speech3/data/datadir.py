@@ -209,7 +209,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Table:
+class DirectoryTable:
     """The lines of one file by key; of several lines with the same key, the first."""
 
     path: Path
@@ -219,7 +219,7 @@ class Table:
         return f"{self.path}:{self.entries[key].line}"
 
 
-def read_table(path: Path, faults: list[Fault]) -> Table | None:
+def read_table(path: Path, faults: list[Fault]) -> DirectoryTable | None:
     """Read ``key value`` lines; None if there is no such file.
 
     LF, CRLF or CR ends a line, spaces and tabs separate fields, a byte order mark is ignored.
@@ -244,7 +244,7 @@ def read_table(path: Path, faults: list[Fault]) -> Table | None:
             faults.append(_duplicate(path, number, key, value, entries[key]))
         else:
             entries[key] = Entry(number, value)
-    return Table(path, entries)
+    return DirectoryTable(path, entries)
 
 
 def _split(line: str) -> tuple[str, str]:
@@ -326,7 +326,7 @@ class _Reader:
             utterances[key] = Utterance(key, recording, speaker, text, start_s, end_s, genders.get(speaker))
         return DataDir(self.path, dict(sorted(recordings.items())), utterances, feats, cmvn)
 
-    def _at(self, table: Table, key: str, kind: str, problem: str, remedy: str, **more: Any) -> None:
+    def _at(self, table: DirectoryTable, key: str, kind: str, problem: str, remedy: str, **more: Any) -> None:
         """Add the fault of a line, or of a key that the table lacks."""
         where = table.where(key) if key in table.entries else str(table.path)
         self.faults.append(Fault(kind, where, key, problem, remedy, **more))
@@ -344,7 +344,7 @@ class _Reader:
                 remedy = f"`speech3 recipe any --source {self.path} --to data` makes such directories of it"
         self.faults.append(Fault("no recordings", where, "", problem, remedy))
 
-    def _locations(self, table: Table, what: str) -> dict[str, str]:
+    def _locations(self, table: DirectoryTable, what: str) -> dict[str, str]:
         """Key and path, pipe or rspecifier of each line of a ``wav.scp``, ``feats.scp`` or ``cmvn.scp``."""
         for key, entry in table.entries.items():
             if not entry.value:
@@ -352,7 +352,7 @@ class _Reader:
                 self._at(table, key, f"no {what}", "names no file", remedy, repair="line dropped")
         return {key: entry.value for key, entry in table.entries.items() if entry.value}
 
-    def _spans(self, table: Table | None) -> Spans:
+    def _spans(self, table: DirectoryTable | None) -> Spans:
         """The recording and the times of each utterance: from `segments`, or else all of each entry of `sources`."""
         if table is None:
             return {key: (key, 0.0, None) for key in self.named}
@@ -378,7 +378,7 @@ class _Reader:
             spans[key] = (fields[0], max(start_s, 0.0), end_s)
         return spans
 
-    def _texts(self, table: Table | None) -> dict[str, str] | None:
+    def _texts(self, table: DirectoryTable | None) -> dict[str, str] | None:
         """Words of each utterance, without symbols that are no words; None if there is no file `text`."""
         if table is None:
             if self.need_text:
@@ -398,7 +398,7 @@ class _Reader:
         words = {key: composed(text, table.path).split() for key, text in texts.items()}
         return {key: " ".join(said) for key, said in self._without_symbols(table, words).items()}
 
-    def _without_symbols(self, table: Table, words: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    def _without_symbols(self, table: DirectoryTable, words: Mapping[str, list[str]]) -> dict[str, list[str]]:
         kept, unknown = dict(words), list[str]()
         for key in sorted(words):
             if found := symbols_in(words[key]):
@@ -415,7 +415,7 @@ class _Reader:
             self._at(table, unknown[0], "unknown word in text", problem, remedy, warning=True)
         return kept
 
-    def _unknown_keys(self, table: Table) -> None:
+    def _unknown_keys(self, table: DirectoryTable) -> None:
         for key in table.entries:
             if key not in self.known:
                 self._unknown(table.where(key), key, "add its recording, or remove the line", "line dropped")
@@ -426,7 +426,7 @@ class _Reader:
         problem = f"is neither in segments nor in {self.sources.path.name}"
         self.faults.append(Fault("no audio", where, key, problem, remedy, repair=repair))
 
-    def _speakers(self, utt2spk: Table | None, spk2utt: Table | None) -> dict[str, str]:
+    def _speakers(self, utt2spk: DirectoryTable | None, spk2utt: DirectoryTable | None) -> dict[str, str]:
         listed = self._inverted(spk2utt) if spk2utt else {}
         speakers = {}
         if utt2spk:
@@ -456,7 +456,7 @@ class _Reader:
             self.faults.append(Fault("no speaker", where, "", problem, remedy, repair=repair))
         return {key: speakers.get(key) or key for key in self.spans}
 
-    def _inverted(self, spk2utt: Table) -> dict[str, str]:
+    def _inverted(self, spk2utt: DirectoryTable) -> dict[str, str]:
         speakers: dict[str, str] = {}
         for speaker, entry in spk2utt.entries.items():
             where = spk2utt.where(speaker)
@@ -469,7 +469,7 @@ class _Reader:
                     self.faults.append(Fault("duplicate id", where, key, problem, remedy, repair=repair))
         return speakers
 
-    def _genders(self, table: Table | None, speakers: set[str]) -> dict[str, str]:
+    def _genders(self, table: DirectoryTable | None, speakers: set[str]) -> dict[str, str]:
         if table is None:
             return {}
         genders = {}
@@ -483,11 +483,11 @@ class _Reader:
                 genders[speaker] = entry.value
         return genders
 
-    def _unused_speaker(self, table: Table, speaker: str) -> None:
+    def _unused_speaker(self, table: DirectoryTable, speaker: str) -> None:
         problem, remedy = "has no utterance in this directory", "remove the line"
         self._at(table, speaker, "unknown speaker", problem, remedy, repair="line dropped", warning=True)
 
-    def _feats(self, table: Table | None) -> dict[str, str]:
+    def _feats(self, table: DirectoryTable | None) -> dict[str, str]:
         """Rspecifier of each utterance's features; without audio, an utterance that has none is a fault."""
         if table is None:
             return {}
@@ -499,7 +499,7 @@ class _Reader:
         located = self.named if only else self._locations(table, "features")
         return {key: value for key, value in located.items() if key in self.spans}
 
-    def _cmvn(self, table: Table | None, speakers: set[str]) -> dict[str, str]:
+    def _cmvn(self, table: DirectoryTable | None, speakers: set[str]) -> dict[str, str]:
         if table is None:
             return {}
         for speaker in table.entries:

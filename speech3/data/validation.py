@@ -95,7 +95,7 @@ class ScannedData:
 
 
 @dataclass(frozen=True)
-class Report:
+class ValidationReport:
     """What `validate` found."""
 
     data: DataDir
@@ -119,7 +119,9 @@ class Report:
         return f"{counts}, {hours:.2f} hours, {rates} Hz"
 
 
-def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True, features: Path | None = None) -> Report:
+def validate(
+    path: Path | str, *, jobs: int = 0, need_text: bool = True, features: Path | None = None
+) -> ValidationReport:
     """Find every fault of a data directory, including those of its features if it has any.
 
     Parameters
@@ -140,7 +142,7 @@ def validate(path: Path | str, *, jobs: int = 0, need_text: bool = True, feature
         lengths_s = {utterance.id: duration_s(utterance, info) for utterance, info in scanned}
         found += feature_faults(data, lengths_s, features, jobs or available_jobs())
     faults = tuple(fault for fault in found if not fault.warning)
-    return Report(data, scanned, faults, tuple(fault for fault in found if fault.warning))
+    return ValidationReport(data, scanned, faults, tuple(fault for fault in found if fault.warning))
 
 
 def _scan_all(data: DataDir, jobs: int) -> dict[str, Scan]:
@@ -497,14 +499,14 @@ def fix_datadir(path: Path | str, out: Path | str, *, jobs: int = 0) -> Repairs:
     return Repairs(kept, tuple(sorted(drop)), tuple(map(_change, report.faults)), report.warnings)
 
 
-def _kept(report: Report, drop: set[str]) -> DataDir:
+def _kept(report: ValidationReport, drop: set[str]) -> DataDir:
     data = report.data.subset(set(report.data.utterances) - drop)
     ends = {fault.subject: fault.end_s for fault in report.faults if fault.end_s is not None}
     utterances = {key: replace(utt, end_s=ends[key]) if key in ends else utt for key, utt in data.utterances.items()}
     return replace(data, utterances=utterances)
 
 
-def _with_mended(kept: DataDir, report: Report, out: Path) -> DataDir:
+def _with_mended(kept: DataDir, report: ValidationReport, out: Path) -> DataDir:
     mended = {}
     for fault in report.faults:
         if fault.mend in kept.recordings:

@@ -228,7 +228,7 @@ def decode_directory(onnx: Path) -> Path:
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class DecodingGraph:
     """A decoding graph in memory."""
 
     fst: Fst  # input labels are pdf + 1, output labels are indices into `words`
@@ -239,7 +239,7 @@ class Graph:
     phrases: Phrases | None = None  # hot phrases to be boosted in the lattices (`speech3.decode.hot_words`)
     filler_cost: float = 0.0  # what was added to the costs of fillers (`speech3.decode.filler`)
 
-    def with_costs(self, cost_V: np.ndarray) -> "Graph":
+    def with_costs(self, cost_V: np.ndarray) -> "DecodingGraph":
         """The graph with costs (V,) added to the arcs that output each symbol."""
         arcs_A = self.fst.arcs_A.copy()
         arcs_A["weight"] += cost_V[arcs_A["olabel"]]
@@ -249,7 +249,7 @@ class Graph:
     def has_filler(self) -> bool:
         return bool(filler_costs(self.words, 1.0).any())
 
-    def with_filler_cost(self, cost: float) -> "Graph":
+    def with_filler_cost(self, cost: float) -> "DecodingGraph":
         """The graph with this cost of a filler, in place of the one that it has."""
         if not self.has_filler or cost == self.filler_cost:
             return self
@@ -342,7 +342,7 @@ def build_graph(
     return about
 
 
-def load_graph(path: Path | str) -> Graph:
+def load_graph(path: Path | str) -> DecodingGraph:
     """Read what `build_graph` wrote; refuse a damaged file, and a graph that cannot be searched (`check_graph`)."""
     path = Path(path)
     about = read_json(path / "graph.json")
@@ -357,7 +357,7 @@ def load_graph(path: Path | str) -> Graph:
     except IndexError as error:
         raise DataError(f"{path}/words.txt: {error}; build the graph again") from error
     check_graph(fst, about["num_pdfs"], len(words), path)
-    return Graph(fst, words, about["num_pdfs"], about, path)
+    return DecodingGraph(fst, words, about["num_pdfs"], about, path)
 
 
 def check_graph(fst: Fst, num_pdfs: int, num_words: int, path: Path) -> None:

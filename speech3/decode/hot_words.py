@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from speech3.decode.grammar import GRAPH_LEXICON, with_lexicon_of
-from speech3.decode.graph import LM, Graph
+from speech3.decode.graph import LM, DecodingGraph
 from speech3.decode.new_graph import GraphSources, make_graph
 from speech3.decode.phrases import Phrases, automaton
 from speech3.decode.trained_model import TrainedModel
@@ -66,7 +66,7 @@ def parse_hot(lines: Iterable[str], path: Path | str = "hot") -> HotWords:
     return {words: boost for words, (boost, _) in found.items()}
 
 
-def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path | str) -> Graph:
+def with_hot_words(graph: DecodingGraph, hot: Mapping[tuple[str, ...], float], source: Path | str) -> DecodingGraph:
     """The graph with the costs of hot words lowered, and with the phrases to boost in its lattices.
 
     Raises `Speech3Error`: the graph lacks a word, or its pieces cannot spell it; the message names `source`.
@@ -76,7 +76,7 @@ def with_hot_words(graph: Graph, hot: Mapping[tuple[str, ...], float], source: P
 
 
 def _of_words(
-    graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path | str
+    graph: DecodingGraph, hot: Mapping[tuple[str, ...], float], source: Path | str
 ) -> tuple[np.ndarray, Phrases | None]:
     """The cost to add for each output label, float32, and the automaton of the phrases, if there are any."""
     unknown = dict.fromkeys(word for words in hot for word in words if word not in graph.label_of)
@@ -98,7 +98,9 @@ def _of_words(
     return cost_of, automaton(phrases, shares) if phrases else None
 
 
-def _of_pieces(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path | str) -> tuple[np.ndarray, Phrases]:
+def _of_pieces(
+    graph: DecodingGraph, hot: Mapping[tuple[str, ...], float], source: Path | str
+) -> tuple[np.ndarray, Phrases]:
     """As `_of_words`; every hot word is a phrase, a sequence of characters; a piece's share is that of its characters.
 
     SentencePiece's model is not used, because the graph can output a word in any division into pieces.
@@ -120,7 +122,7 @@ def _of_pieces(graph: Graph, hot: Mapping[tuple[str, ...], float], source: Path 
     return _costs(graph, shares), automaton(phrases, shares, graph.words)
 
 
-def _costs(graph: Graph, shares: Mapping[int, float]) -> np.ndarray:
+def _costs(graph: DecodingGraph, shares: Mapping[int, float]) -> np.ndarray:
     cost_of = np.zeros(len(graph.words), np.float32)
     for label, share in shares.items():
         cost_of[label] -= share

@@ -24,7 +24,7 @@ import numpy as np
 from speech3.config import DecodeConfig
 from speech3.decode.beam_search import Lattice
 from speech3.decode.grammar import BACKOFF, are_pieces, join_words, mark_of, read_spelling
-from speech3.decode.graph import GRAMMAR, Graph
+from speech3.decode.graph import GRAMMAR, DecodingGraph
 from speech3.decode.lattice_archive import read_lattices, write_lattices
 from speech3.decode.lattice_composition import NO_WORD, LmStates, expand_pieces, numbers_of, of_arpa, of_grammar
 from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest, oracle_words
@@ -142,7 +142,7 @@ def open_lattices(path: Path) -> LatticeDir:
     return LatticeDir(path, read_symbol_table(path / SYMBOLS, _REMEDY), about)
 
 
-def lattices_about(recognizer: TrainedModel, graph: Graph) -> LatticesAbout:
+def lattices_about(recognizer: TrainedModel, graph: DecodingGraph) -> LatticesAbout:
     """What is said of lattices that are made with the tuned settings."""
     model, path, tuned = str(recognizer.directory.resolve()), str(graph.path.resolve()), recognizer.settings
     return LatticesAbout(model, path, graph.about, tuned.acoustic_scale, tuned.word_penalty, LATTICE_BEAM)
@@ -191,7 +191,7 @@ def decode_latticed(
     out: Path,
     wanted: WantedResults,
     jobs: int = 1,
-    graph: Graph | None = None,
+    graph: DecodingGraph | None = None,
 ) -> tuple[Decoding, Kept]:
     """Decode with the tuned settings; write ``lat.ark`` and its companion files, and ``nbest.jsonl``, if `wanted`.
 
@@ -269,7 +269,9 @@ def decode_one(recognizer: TrainedModel, name: str, feats_TF: np.ndarray, paths:
     return found
 
 
-def _latticed(graph: Graph, scale: float, wanted: WantedResults, best: Hypothesis, lattice: Lattice | None) -> Latticed:
+def _latticed(
+    graph: DecodingGraph, scale: float, wanted: WantedResults, best: Hypothesis, lattice: Lattice | None
+) -> Latticed:
     """For one utterance: hypothesis with confidences, word lattice, N best paths."""
     words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
     paths = [] if words is None else alternatives(words, graph.words, graph.mark, scale, wanted.nbest)

@@ -29,7 +29,7 @@ from speech3.decode.beam_search import (
     with_word_penalty,
 )
 from speech3.decode.grammar import join_words
-from speech3.decode.graph import Graph
+from speech3.decode.graph import DecodingGraph
 from speech3.decode.lattice_paths import confidences as confidences_of
 from speech3.decode.phrases import best_path, with_phrases
 from speech3.decode.word_lattice import WordLattice, words_of
@@ -83,7 +83,7 @@ def without_words(decoding: Decoding, utterances: Set[str]) -> Decoding:
 
 
 def decode(
-    graph: Graph,
+    graph: DecodingGraph,
     scores: Scores,
     config: DecodeConfig,
     acoustic_scale: float,
@@ -132,7 +132,7 @@ def decode(
 
 
 def lattices(
-    graph: Graph, scores: Scores, config: DecodeConfig, setting: Setting, jobs: int = 1
+    graph: DecodingGraph, scores: Scores, config: DecodeConfig, setting: Setting, jobs: int = 1
 ) -> Iterator[tuple[str, tuple[Hypothesis, Lattice] | None]]:
     """Yield each utterance with its best path and its state-level lattice, or None if the search fails.
 
@@ -152,14 +152,14 @@ def lattices(
     check_numbers(graph, failed, total)
 
 
-def check_numbers(graph: Graph, failed: Mapping[str, str], total: int) -> None:
+def check_numbers(graph: DecodingGraph, failed: Mapping[str, str], total: int) -> None:
     """Refuse scores of which more than 5 % are NaN or infinite."""
     if bad := {utterance: reason for utterance, reason in failed.items() if reason == NOT_NUMBERS}:
         check_bad(bad, total, str(graph.path), "could not be decoded")
 
 
 def searched(
-    graph: Graph,
+    graph: DecodingGraph,
     scores: Scores,
     config: DecodeConfig,
     setting: Setting,
@@ -219,7 +219,7 @@ def searched(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _checked(graph: Graph, scores: Scores) -> Scores:
+def _checked(graph: DecodingGraph, scores: Scores) -> Scores:
     for utterance, scores_TP in scores:
         if not not_numbers(scores_TP):  # that is the utterance's own failure, not an error
             check_scores(utterance, scores_TP, graph.num_pdfs, graph.path)
@@ -230,7 +230,7 @@ def _checked(graph: Graph, scores: Scores) -> Scores:
 class _Searcher:
     """A search with its own memory, for one thread at a time."""
 
-    graph: Graph
+    graph: DecodingGraph
     arranged: SearchGraph  # with the word penalty
     config: DecodeConfig
     scale: float
@@ -265,7 +265,9 @@ class _Searcher:
         return hypothesis_of(self.graph, utterance, best), lattice
 
 
-def best_and_lattice(search: BeamSearch, graph: Graph, acoustic_scale: float) -> tuple[BestPath | None, Lattice | None]:
+def best_and_lattice(
+    search: BeamSearch, graph: DecodingGraph, acoustic_scale: float
+) -> tuple[BestPath | None, Lattice | None]:
     """What a search has found at the end of an utterance, with hot phrases boosted in both if there are any."""
     lattice = search.lattice()
     if lattice and graph.phrases:
@@ -274,19 +276,23 @@ def best_and_lattice(search: BeamSearch, graph: Graph, acoustic_scale: float) ->
     return search.best_path(), lattice
 
 
-def words_in(graph: Graph, olabels: Sequence[int]) -> tuple[str, ...]:
+def words_in(graph: DecodingGraph, olabels: Sequence[int]) -> tuple[str, ...]:
     """Words from output labels of the graph; pieces are joined."""
     units = tuple(graph.words[label] for label in olabels)
     return join_words(units, graph.mark) if graph.mark else units
 
 
-def hypothesis_of(graph: Graph, utterance: str, best: BestPath) -> Hypothesis:
+def hypothesis_of(graph: DecodingGraph, utterance: str, best: BestPath) -> Hypothesis:
     units, spelled = tuple(graph.words[word] for word in best.olabels), words_in(graph, best.olabels)
     return Hypothesis(utterance, spelled, units, best.cost, best.acoustic_cost, best.reached_final)
 
 
 def confidences_in(
-    graph: Graph, lattice: Lattice | None, units: Sequence[str], scale: float, shares: Sequence[float] = (1, 0.5, 0.25)
+    graph: DecodingGraph,
+    lattice: Lattice | None,
+    units: Sequence[str],
+    scale: float,
+    shares: Sequence[float] = (1, 0.5, 0.25),
 ) -> tuple[float, ...] | None:
     """Posterior of each unit at its position; None if there is no lattice or it is too large even when pruned.
 

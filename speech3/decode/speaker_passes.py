@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.decode.graph import DECODE_SETTINGS, Graph
+from speech3.decode.graph import DECODE_SETTINGS, DecodingGraph
 from speech3.decode.output import write_hypotheses
 from speech3.decode.search import Decoding, without_words
 from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
@@ -116,7 +116,7 @@ class SpeakerModel:
         directory = self.recognizer.directory / ADAPTED
         return directory if (directory / DECODE_SETTINGS).exists() else self.recognizer.directory
 
-    def recognizer_with(self, graph: Graph | None) -> TrainedModel:
+    def recognizer_with(self, graph: DecodingGraph | None) -> TrainedModel:
         """The recogniser of the passes after the first, for `Marked` features."""
         scorer = EitherScorer(self.adapted.gmm, self.twin)
         return replace(self.recognizer, scorer=scorer, directory=self._directory, chosen_graph=graph)
@@ -145,7 +145,7 @@ class SpeakerModel:
         feats: Mapping[str, np.ndarray],
         speaker_of: Mapping[str, str],
         transforms: Mapping[str, np.ndarray],
-        graph: Graph | None,
+        graph: DecodingGraph | None,
     ) -> tuple[TrainedModel, Marked]:
         """The recogniser of the passes after the first, and its features, adapted where the speaker has a transform."""
         return self.recognizer_with(graph), Marked(Projected(feats, speaker_of, self.projection, transforms))
@@ -275,7 +275,7 @@ def passes_before_last(
     feats: Mapping[str, np.ndarray],
     speaker_of: Mapping[str, str],
     *,
-    graph: Graph | None = None,
+    graph: DecodingGraph | None = None,
     jobs: int = 1,
     silent: Set[str] = frozenset(),
     first: Mapping[str, str] | None = None,

@@ -31,7 +31,7 @@ import torch
 
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decode.grammar import with_lexicon_of
-from speech3.decode.graph import DECODE_SETTINGS, GRAPH, TUNING_GRAPH, Graph, decode_directory, load_graph
+from speech3.decode.graph import DECODE_SETTINGS, GRAPH, TUNING_GRAPH, DecodingGraph, decode_directory, load_graph
 from speech3.decode.search import Decoding, decode
 from speech3.decode.tune import DecodeSettings, load_settings
 from speech3.errors import (
@@ -148,7 +148,7 @@ class TrainedModel:
     outputs: Hmm | PdfsOnly
     features: FeatureConfig
     scorer: Scorer
-    chosen_graph: Graph | None = None
+    chosen_graph: DecodingGraph | None = None
     min_confidence: float = 0.0
     nbest: int = 0
     sat: "TrainedModel | None" = None
@@ -190,7 +190,7 @@ class TrainedModel:
         return PSEUDO_SCALE if self.scorer.pseudo_likelihoods else ALIGNMENT_SCALE
 
     @cached_property
-    def graph(self) -> Graph:
+    def graph(self) -> DecodingGraph:
         """The decoding graph, read on first use; raises an error if there is none or its number of pdfs differs."""
         if self.chosen_graph:
             return self.chosen_graph
@@ -202,12 +202,12 @@ class TrainedModel:
         return self.read_graph(self.directory / GRAPH)
 
     @property
-    def tuning_graph(self) -> Graph:
+    def tuning_graph(self) -> DecodingGraph:
         """The graph for tuning: one whose language model has not seen the dev set's sentences, if it exists."""
         own = self.directory / TUNING_GRAPH
         return self.read_graph(own) if (own / "graph.json").exists() else self.graph
 
-    def read_graph(self, path: Path) -> Graph:
+    def read_graph(self, path: Path) -> DecodingGraph:
         """Read a decoding graph from any path, with the model's cost of fillers; refuse another number of pdfs."""
         graph = load_graph(path)
         if graph.num_pdfs != self.outputs.num_pdfs:
@@ -243,7 +243,12 @@ class TrainedModel:
             yield utterance, loglikes_TP
 
     def decode(
-        self, feats: Mapping[str, np.ndarray], jobs: int = 1, graph: Graph | None = None, *, confidences: bool = False
+        self,
+        feats: Mapping[str, np.ndarray],
+        jobs: int = 1,
+        graph: DecodingGraph | None = None,
+        *,
+        confidences: bool = False,
     ) -> Decoding:
         """Decode with the tuned settings, through the model's own graph or another one (see `search.decode`)."""
         graph, tuned, scores = graph or self.graph, self.settings, self.scores(feats)

@@ -22,7 +22,7 @@ from speech3.config import DecodeConfig
 from speech3.decode.beam_search import Lattice, best_words
 from speech3.decode.filler import FILLER_OFF
 from speech3.decode.grammar import join_confidences
-from speech3.decode.graph import DECODE_SETTINGS, Graph
+from speech3.decode.graph import DECODE_SETTINGS, DecodingGraph
 from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
 from speech3.errors import DataError, MismatchError, MissingError
 from speech3.language import is_word
@@ -97,7 +97,7 @@ def _log_odds(posterior_W: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Point:
+class TuningPoint:
     """A point of the grid; `error_rate` is a fraction."""
 
     acoustic_scale: float
@@ -109,8 +109,8 @@ class Point:
 class Tuning:
     """The best point, all points that were tried, the best point's words, and the calibration of their posteriors."""
 
-    best: Point
-    table: tuple[Point, ...]
+    best: TuningPoint
+    table: tuple[TuningPoint, ...]
     words: Mapping[str, tuple[str, ...]]
     calibration: Calibration
 
@@ -139,7 +139,7 @@ class _KeptScores:
 
 
 def tune(
-    graph: Graph,
+    graph: DecodingGraph,
     scores: Scores,
     references: Mapping[str, Sequence[str]],
     config: DecodeConfig,
@@ -176,7 +176,7 @@ def tune(
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
     key = "lfmmi_acoustic_scales" if pseudo_likelihoods else "acoustic_scales"
     scales, penalties = sorted(set(getattr(config, key))), sorted(set(config.word_penalties))
-    exact: dict[Setting, Point] = {}
+    exact: dict[Setting, TuningPoint] = {}
     tables: dict[Setting, dict[Setting, float]] = {}
     words: dict[Setting, dict[str, tuple[str, ...]]] = {}
     best_found: Mapping[str, _Found] = {}
@@ -186,7 +186,7 @@ def tune(
             shown = progress(kept, len(references), f"tuning around {centre[0]:g}/{centre[1]:g}")
             found = dict(lattices(graph, shown, quick, centre, jobs))
             words[centre] = {utterance: each[0].words if each else () for utterance, each in found.items()}
-            exact[centre] = Point(*centre, error_rate_of(references, words[centre], error_rate))
+            exact[centre] = TuningPoint(*centre, error_rate_of(references, words[centre], error_rate))
             if exact[centre] is min(exact.values(), key=lambda point: point.error_rate):  # of equals, the first
                 best_found = found
             tables[centre], rate = _rates(graph, found, references, error_rate, exact[centre])
@@ -199,7 +199,7 @@ def tune(
     _say_if_last("word penalty", setting[1], penalties, "word_penalties")
     known = tables[setting] | {each: point.error_rate for each, point in exact.items()}
     calibration = _calibrated(graph, best_found, references, setting[0])
-    table = tuple(Point(*each, rate) for each, rate in sorted(known.items()))
+    table = tuple(TuningPoint(*each, rate) for each, rate in sorted(known.items()))
     return Tuning(best, table, words[setting], calibration)
 
 
@@ -213,7 +213,7 @@ class FillerTuning:
 
 
 def tune_filler(
-    graph: Graph,
+    graph: DecodingGraph,
     scores: Scores,
     references: Mapping[str, Sequence[str]],
     config: DecodeConfig,
@@ -236,7 +236,7 @@ def tune_filler(
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
     costs = (*FILLER_COSTS, FILLER_OFF)
 
-    def latticed(utterances: Scores, count: int, place: int) -> tuple[Graph, dict[str, _Found], _Words]:
+    def latticed(utterances: Scores, count: int, place: int) -> tuple[DecodingGraph, dict[str, _Found], _Words]:
         costly = graph.with_filler_cost(costs[place])
         shown = progress(utterances, count, f"fillers at cost {costs[place]:g}")
         each = dict(lattices(costly, shown, quick, setting, jobs))
@@ -274,7 +274,7 @@ def tune_filler(
 
 
 def _calibrated(
-    graph: Graph, found: Mapping[str, _Found], references: Mapping[str, Sequence[str]], scale: float
+    graph: DecodingGraph, found: Mapping[str, _Found], references: Mapping[str, Sequence[str]], scale: float
 ) -> Calibration:
     """Fit a calibration to the words found; lattices are determinised one at a time to save memory."""
     posteriors: list[float] = []
@@ -290,11 +290,11 @@ def _calibrated(
 
 
 def _rates(
-    graph: Graph,
+    graph: DecodingGraph,
     found: Mapping[str, _Found],
     references: Mapping[str, Sequence[str]],
     error_rate: ErrorRate,
-    centre: Point,
+    centre: TuningPoint,
 ) -> tuple[dict[Setting, float], Callable[[Setting], float]]:
     """Error rates known so far, and a function that estimates any from lattices made with the setting of `centre`."""
     known = {(centre.acoustic_scale, centre.word_penalty): centre.error_rate}

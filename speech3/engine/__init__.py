@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         LEVEL as LEVEL,
         Conclusion as Conclusion,
         Costs as Costs,
-        Point as Point,
+        ThroughputPoint as ThroughputPoint,
         conclusions as conclusions,
         measure_costs as measure_costs,
         throughputs as throughputs,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from speech3.config import FeatureConfig, parse, read_yaml
-from speech3.engine import LEVEL, Conclusion, Point
+from speech3.engine import LEVEL, Conclusion, ThroughputPoint
 from speech3.errors import SettingError, Speech3Error
 from speech3.evaluate.tables import grid, per_cent
 from speech3.runtime import read_json, read_metrics, write_json
@@ -339,7 +339,7 @@ def _measured(network: MeasuredNetwork) -> list[str]:
     return [*network_is, *step, coding_ms, up_mb, down_mb]
 
 
-def _rows(found: Throughput) -> list[Sequence[Point]]:
+def _rows(found: Throughput) -> list[Sequence[ThroughputPoint]]:
     count = len(found.workers)
     return [found.points[start : start + count] for start in range(0, len(found.points), count)]
 
@@ -358,11 +358,11 @@ def _conclusion(found: Conclusion) -> str:
     return text + (f"\n  and {more} more, in throughput.json" if more > 0 else "")
 
 
-def _place(point: Point) -> str:
+def _place(point: ThroughputPoint) -> str:
     return f"{point.network}, {point.bandwidth / BYTES_PER_GIGABIT:g} Gbit/s, {point.workers} workers"
 
 
-def _with_gains(points: Sequence[Point]) -> list[dict[str, Any]]:
+def _with_gains(points: Sequence[ThroughputPoint]) -> list[dict[str, Any]]:
     return [asdict(point) | {"gain": point.gain} for point in points]
 
 

@@ -25,7 +25,7 @@ from matplotlib.rcsetup import cycler
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from speech3.data import Stats
-from speech3.engine import Point, ShardReport
+from speech3.engine import ShardReport, ThroughputPoint
 from speech3.evaluate.html import STYLE, escape
 from speech3.evaluate.tables import columns_wide
 from speech3.runtime import atomic_path
@@ -205,7 +205,11 @@ def draw_shards(axes: Axes, shards: Sequence[ShardReport]) -> None:
 
 
 def draw_throughput(
-    axes: Axes, rows: Sequence[Sequence[Point]], gigabits: Sequence[float], *, span: tuple[float, float] | None = None
+    axes: Axes,
+    rows: Sequence[Sequence[ThroughputPoint]],
+    gigabits: Sequence[float],
+    *,
+    span: tuple[float, float] | None = None,
 ) -> None:
     """Draw frames per second against workers on logarithmic axes: float32 dashed, ternary solid.
 

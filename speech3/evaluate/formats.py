@@ -29,7 +29,7 @@ _STM: Sclite = "stm"
 _TRN_KIND: Sclite = "trn"
 
 
-class Segment(NamedTuple):
+class StmLine(NamedTuple):
     """A line of an STM: where it is, who speaks, and what is said (None: not scored)."""
 
     name: str
@@ -150,9 +150,9 @@ def parse_trn(path: Path | str, lines: Sequence[str]) -> dict[str, Line]:
     return found
 
 
-def parse_stm(path: Path | str, lines: Sequence[str]) -> list[Segment]:
+def parse_stm(path: Path | str, lines: Sequence[str]) -> list[StmLine]:
     """The segments, by recording, channel and time."""
-    segments: dict[str, Segment] = {}
+    segments: dict[str, StmLine] = {}
     for number, line in numbered(lines):
         if not _is_stm(line):
             raise FormatError(
@@ -169,7 +169,7 @@ def parse_stm(path: Path | str, lines: Sequence[str]) -> list[Segment]:
             raise _twice(path, number, name)
         ignored = any(mark in text.upper() for mark in IGNORED)
         said, where = None if ignored else _untagged(text), f"{path}:{number}"
-        segments[name] = Segment(name, file, _channel(channel), speaker, float(begin), float(end), said, where)
+        segments[name] = StmLine(name, file, _channel(channel), speaker, float(begin), float(end), said, where)
     return sorted(segments.values(), key=lambda each: (each.file, each.channel, each.begin_s))
 
 
@@ -212,7 +212,7 @@ def parse_ctm(path: Path | str, lines: Sequence[str]) -> dict[tuple[str, str], l
     return {key: sorted(words, key=lambda each: each.begin_s) for key, words in found.items()}
 
 
-def by_segments(segments: Sequence[Segment], words: dict[tuple[str, str], list[Word]]) -> dict[str, list[Word]]:
+def by_segments(segments: Sequence[StmLine], words: dict[tuple[str, str], list[Word]]) -> dict[str, list[Word]]:
     """The words of a CTM for each segment that is scored, divided as sclite does (`segment_hyp_for_utt` in stm2ctm.c).
 
     A word belongs to the first segment whose end is after the middle of the word; words after the last segment belong
@@ -232,7 +232,7 @@ def by_segments(segments: Sequence[Segment], words: dict[tuple[str, str], list[W
     return found
 
 
-def overlapping(segments: Sequence[Segment]) -> list[Segment]:
+def overlapping(segments: Sequence[StmLine]) -> list[StmLine]:
     """Segments that begin before the one before them ends, on the same channel of the same recording."""
     return [
         b for a, b in pairwise(segments) if (a.file, a.channel) == (b.file, b.channel) and b.begin_s < a.end_s - 0.01

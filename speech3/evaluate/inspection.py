@@ -85,7 +85,7 @@ def recordings_lines(path: Path, entries: Mapping[str, str], most: int) -> Lines
 
 
 @dataclass(frozen=True)
-class Sound:
+class InspectedSound:
     """A recording, or an utterance within one; `place` is as in a ``wav.scp`` of `directory`."""
 
     name: str
@@ -117,7 +117,7 @@ class Sound:
         )
 
 
-def draw_recording(sound: Sound, preset: FeatureConfig, most_s: float) -> tuple[Lines, Picture]:
+def draw_recording(sound: InspectedSound, preset: FeatureConfig, most_s: float) -> tuple[Lines, Picture]:
     """Statistics of a recording, and its waveform, features and pitch, of at most `most_s` seconds."""
     if preset.kind == "given":
         raise SettingError("--features: given features are not computed from a recording; choose another preset")
@@ -146,7 +146,7 @@ def draw_recording(sound: Sound, preset: FeatureConfig, most_s: float) -> tuple[
     return lines, picture
 
 
-def _heard(sound: Sound, whole_s: float) -> Lines:
+def _heard(sound: InspectedSound, whole_s: float) -> Lines:
     """Level, clipping and digital silence, piece by piece."""
     heard_s = min(whole_s, _MOST_HEARD_S)
     peak = total = energy = 0.0
@@ -259,7 +259,7 @@ def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> 
         if path.suffix == ".scp":
             raise
         raise error.restated(f"{error}\n{path}: {_UNDERSTOOD}") from error
-    found, picture = draw_recording(Sound(path.name, path), preset, MOST_DRAWN_S)
+    found, picture = draw_recording(InspectedSound(path.name, path), preset, MOST_DRAWN_S)
     return Inspection([*lines, *found], picture)
 
 
@@ -303,14 +303,14 @@ def _list(path: Path, preset: FeatureConfig, utterance: str | None) -> Inspectio
         return _features(path, entries, name, f"list of features, {len(entries):,} utterances")
     paths.check(path, entries)
     lines = recordings_lines(path, entries, MOST_READ)
-    found, picture = draw_recording(Sound(name, location, path.parent), preset, MOST_DRAWN_S)
+    found, picture = draw_recording(InspectedSound(name, location, path.parent), preset, MOST_DRAWN_S)
     return Inspection([*lines, *found], picture)
 
 
-def _segment(path: Path, utterance: str) -> Sound:
+def _segment(path: Path, utterance: str) -> InspectedSound:
     data = read_datadir(path.parent)
     found = data.utterances[_chosen(path.parent / "segments", data.utterances, utterance)]
-    return Sound(utterance, data.recording(found), path.parent, found.start_s, found.end_s)
+    return InspectedSound(utterance, data.recording(found), path.parent, found.start_s, found.end_s)
 
 
 def _chosen(path: Path, names: Iterable[str], utterance: str | None) -> str:

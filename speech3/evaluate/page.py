@@ -13,7 +13,7 @@ from speech3.evaluate.confidence import Reliability
 from speech3.evaluate.figures import AlignedUtterance, Line, draw_accuracy, draw_staleness, time_unit
 from speech3.evaluate.html import Clip, escape
 from speech3.evaluate.tables import UNITS, per_cent
-from speech3.evaluate.wer import Counts, Metric, Score, Utterance, paired_test
+from speech3.evaluate.wer import ErrorCounts, Metric, Score, Utterance, paired_test
 from speech3.models import parameters_of
 from speech3.runtime import write_text
 from speech3.train import Asynchrony, asynchrony, curve_of
@@ -554,7 +554,7 @@ def _speakers(report: Report) -> str:
         counts = known[name]
         cells = [escape(name), f"{counts.length:,}", per_cent(counts.rate)]
         cells.append(html.plain_bar(counts.errors / max(counts.length, 1), full))
-        rows.append(cells + [per_cent(speakers.get(name, Counts()).rate) for speakers in others.values()])
+        rows.append(cells + [per_cent(speakers.get(name, ErrorCounts()).rate) for speakers in others.values()])
     return _unfolded(header, rows, _SPEAKERS, "speakers with fewer errors")
 
 

@@ -52,7 +52,7 @@ class EpochView:
 
 
 @dataclass(frozen=True)
-class Counts:
+class MinibatchCounts:
     """Minibatches by outcome, and restarted shards."""
 
     used: int = 0
@@ -84,8 +84,8 @@ class RunView:
     averaged: tuple[int, ...] = ()  # the epochs whose mean is the result, if it is
     accuracies: tuple[float, ...] = ()  # all held-out measurements, in the order of training
     losses: tuple[float, ...] = ()
-    latest: Counts = Counts()  # of the newest epoch
-    whole: Counts = Counts()
+    latest: MinibatchCounts = MinibatchCounts()  # of the newest epoch
+    whole: MinibatchCounts = MinibatchCounts()
     shards: Asynchrony | None = None  # of the newest epoch that had any
     shards_epoch: int | None = None
     recorded: float | None = None  # when the newest record was written, in seconds since 1970
@@ -219,10 +219,10 @@ def _minibatches(progress: Record) -> tuple[int, int]:
     return counts.used + counts.stale + counts.refused, _whole(progress, "epoch_minibatches") or 0
 
 
-def _counts(records: Sequence[Record]) -> Counts:
+def _counts(records: Sequence[Record]) -> MinibatchCounts:
     minibatches = [record.get("minibatches") or {} for record in records]
     fates = {fate: sum(counts.get(fate, 0) for counts in minibatches) for fate in _FATES}
-    return Counts(**fates, restarts=sum(record.get("restarts", 0) for record in records))
+    return MinibatchCounts(**fates, restarts=sum(record.get("restarts", 0) for record in records))
 
 
 def _shards(records: Sequence[Record]) -> tuple[Asynchrony | None, int | None]:
@@ -425,7 +425,7 @@ def _epochs(view: RunView, most: int) -> Table:
 def _minibatch_table(view: RunView) -> Table:
     table = _table("minibatches", "used", "stale", "refused", "returned", "shards restarted")
     epochs = [epoch.number for epoch in view.epochs if epoch.number]
-    rows: list[tuple[str, Counts]] = [(f"epoch {epochs[-1]}", view.latest)] if epochs else []
+    rows: list[tuple[str, MinibatchCounts]] = [(f"epoch {epochs[-1]}", view.latest)] if epochs else []
     for name, counts in [*rows, ("whole run", view.whole)]:
         cells = (counts.used, counts.stale, counts.refused, counts.returned, counts.restarts)
         table.add_row(name, *(f"{count:,}" for count in cells))

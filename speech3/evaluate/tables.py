@@ -10,7 +10,7 @@ import jiwer
 
 from speech3.data import normalize_text
 from speech3.errors import listed
-from speech3.evaluate.wer import Counts, Metric, PairedTest, Score, Utterance
+from speech3.evaluate.wer import ErrorCounts, Metric, PairedTest, Score, Utterance
 from speech3.runtime import to_one_form, write_text
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
@@ -31,7 +31,7 @@ def _header(metric: Metric) -> tuple[str, ...]:
     return (UNITS[metric], "correct", "sub", "del", "ins", metric.lower())
 
 
-def _columns(counts: Counts) -> tuple[str, ...]:
+def _columns(counts: ErrorCounts) -> tuple[str, ...]:
     numbers = (counts.length, counts.correct, counts.substitutions, counts.deletions, counts.insertions)
     return (*map(str, numbers), per_cent(counts.rate))
 

@@ -91,7 +91,7 @@ def matched_pairs_p(errors_U: np.ndarray, other_errors_U: np.ndarray, seed: int 
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ErrorCounts:
     """Errors against `length` words (or characters) of the reference."""
 
     length: int = 0
@@ -121,11 +121,11 @@ class Utterance:
     speaker: str | None
     ref: list[str]
     hyp: list[str]
-    words: Counts
-    characters: Counts
+    words: ErrorCounts
+    characters: ErrorCounts
     chunks: list[jiwer.AlignmentChunk]
 
-    def counts(self, metric: Metric) -> Counts:
+    def counts(self, metric: Metric) -> ErrorCounts:
         return self.characters if metric == "CER" else self.words
 
     def alignment(self) -> list[tuple[Operation, str, str]]:
@@ -145,8 +145,8 @@ class Score:
     """The result of `score`. Rates and intervals are fractions."""
 
     utterances: list[Utterance]
-    words: Counts
-    characters: Counts
+    words: ErrorCounts
+    characters: ErrorCounts
     wer_ci95: tuple[float, float]
     cer_ci95: tuple[float, float]
     ci_units: str
@@ -163,7 +163,7 @@ class Score:
     def cer(self) -> float:
         return self.characters.rate
 
-    def counts(self, metric: Metric) -> Counts:
+    def counts(self, metric: Metric) -> ErrorCounts:
         return self.characters if metric == "CER" else self.words
 
     def ci95(self, metric: Metric) -> tuple[float, float]:
@@ -179,13 +179,13 @@ class Score:
         return self.wrong_utterances / len(self.utterances)
 
     @cached_property
-    def speakers(self) -> dict[str, Counts]:
+    def speakers(self) -> dict[str, ErrorCounts]:
         """Word counts of each speaker, by name; empty if speakers are not known."""
         return self.by_speaker("WER")
 
-    def by_speaker(self, metric: Metric) -> dict[str, Counts]:
+    def by_speaker(self, metric: Metric) -> dict[str, ErrorCounts]:
         """Counts of each speaker, by name; empty if speakers are not known."""
-        groups: dict[str, list[Counts]] = {}
+        groups: dict[str, list[ErrorCounts]] = {}
         for utterance in self.utterances:
             if utterance.speaker is not None:
                 groups.setdefault(utterance.speaker, []).append(utterance.counts(metric))
@@ -358,24 +358,24 @@ def _check(ref: Mapping[str, str], hyp: Mapping[str, str], speakers: Mapping[str
             raise MissingError(f"utterance {name} has no speaker; add it to utt2spk")
 
 
-def _by_character(refs: list[str], hyps: list[str]) -> Iterator[Counts]:
+def _by_character(refs: list[str], hyps: list[str]) -> Iterator[ErrorCounts]:
     """The counts of characters; jiwer's alignments of them would take more memory than all else."""
     for start in range(0, len(refs), _BLOCK):
         ref, hyp = ([characters(text) for text in side[start : start + _BLOCK]] for side in (refs, hyps))
         yield from map(_count, jiwer.process_characters(ref, hyp).alignments)
 
 
-def _count(chunks: list[jiwer.AlignmentChunk]) -> Counts:
+def _count(chunks: list[jiwer.AlignmentChunk]) -> ErrorCounts:
     sizes = {"equal": 0, "substitute": 0, "delete": 0, "insert": 0}
     for chunk in chunks:
         sizes[chunk.type] += max(chunk.ref_end_idx - chunk.ref_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx)
     length = sizes["equal"] + sizes["substitute"] + sizes["delete"]
-    return Counts(length, sizes["substitute"], sizes["delete"], sizes["insert"])
+    return ErrorCounts(length, sizes["substitute"], sizes["delete"], sizes["insert"])
 
 
-def _total(counts: Iterable[Counts]) -> Counts:
+def _total(counts: Iterable[ErrorCounts]) -> ErrorCounts:
     columns = zip(*((c.length, c.substitutions, c.deletions, c.insertions) for c in counts), strict=True)
-    return Counts(*(sum(column) for column in columns))
+    return ErrorCounts(*(sum(column) for column in columns))
 
 
 def _groups(utterances: list[Utterance]) -> np.ndarray:
@@ -386,7 +386,9 @@ def _sums(values: list[int], groups: np.ndarray) -> np.ndarray:
     return np.bincount(groups, weights=values).astype(np.int64)
 
 
-def _rate_interval(utterances: list[Utterance], counts: list[Counts], seed: int) -> tuple[tuple[float, float], str]:
+def _rate_interval(
+    utterances: list[Utterance], counts: list[ErrorCounts], seed: int
+) -> tuple[tuple[float, float], str]:
     errors, lengths = [c.errors for c in counts], [c.length for c in counts]
     alone = np.arange(len(utterances))
     groups = _groups(utterances) if utterances[0].speaker is not None else alone

@@ -104,7 +104,7 @@ def mirror_edges(waves_NS: Tensor, lengths_N: Tensor, sizes: Framing, frames: in
 
 
 @dataclass
-class Chunk:
+class FrameBlock:
     """Frames ``start`` to ``start + T`` of utterances ``first`` to ``first + N``."""
 
     first: int
@@ -113,7 +113,9 @@ class Chunk:
     log_energy_NT: Tensor | None
 
 
-def power_spectra(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, sample_rate_hz: int) -> Iterator[Chunk]:
+def power_spectra(
+    waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, sample_rate_hz: int
+) -> Iterator[FrameBlock]:
     """Yield the power spectra (and log energies, if the config asks for them) of all frames, bins 0 to Nyquist.
 
     - `waves_NS`: float32; frame t of an utterance starts at sample t * shift.
@@ -137,7 +139,7 @@ def power_spectra(waves_NS: Tensor, frames_N: list[int], config: FeatureConfig, 
             shape = (len(part_NS), frames, sizes.fft)
             windowed_NTD = buffer[: shape[0] * shape[1] * shape[2]].view(shape)
             log_energy_NT = cut(part_NS, windowed_NTD, config, sizes)
-            yield Chunk(first, start, power(torch.fft.rfft(windowed_NTD)), log_energy_NT)
+            yield FrameBlock(first, start, power(torch.fft.rfft(windowed_NTD)), log_energy_NT)
 
 
 def frames_at_once(device: torch.device, sizes: Framing) -> int:

@@ -30,7 +30,7 @@ Expected: TypeAlias = dict[Key, float]  # expected number of silences before eac
 
 
 @dataclass
-class Counts(Sums):
+class PronunciationCounts(Sums):
     """How often each pronunciation occurs, and with silence before and after it.
 
     Pairs of pronunciations are not counted: a large corpus has millions.
@@ -58,9 +58,9 @@ class SilenceAfter:
         return (self.before_silence[key] + SMOOTHING * self.average) / (self.said[key] + SMOOTHING)
 
 
-def count(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -> Counts:
+def count(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -> PronunciationCounts:
     """Count pronunciations and silences in the alignments; `words` are the transcripts."""
-    counts = Counts()
+    counts = PronunciationCounts()
     for before, silence, key in _joins(alignments, words):
         counts.said[key] += 1
         if silence:
@@ -93,7 +93,7 @@ def _joins(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) 
         yield before, silence, EDGE
 
 
-def estimate(lexicon: Lexicon, counts: Counts, expected: Expected) -> Lexicon:
+def estimate(lexicon: Lexicon, counts: PronunciationCounts, expected: Expected) -> Lexicon:
     """The lexicon with estimated pronunciation and silence probabilities.
 
     A word that does not occur keeps equally probable pronunciations and gets the average silence probability.

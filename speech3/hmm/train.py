@@ -32,7 +32,7 @@ from speech3.hmm.model import (
     monophone_tree,
     num_outputs,
 )
-from speech3.hmm.pronunciation_probs import Counts, Expected, SilenceAfter, count, estimate, expected
+from speech3.hmm.pronunciation_probs import Expected, PronunciationCounts, SilenceAfter, count, estimate, expected
 from speech3.hmm.transcript import TranscriptGraph, best_path
 from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language import Lexicon
@@ -255,7 +255,7 @@ def _summed(context: np.ndarray, rows: np.ndarray) -> ContextStats:
     return ContextStats(context[change], np.add.reduceat(rows, change))
 
 
-def pronunciations(share: WorkerShare) -> Counts:
+def pronunciations(share: WorkerShare) -> PronunciationCounts:
     """Count pronunciations and silences along the current alignments."""
     return count(share.alignments, share.words)
 

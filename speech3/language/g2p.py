@@ -193,7 +193,7 @@ def _traced(ends, info_H5, score_H, phones_G2):  # type: ignore[no-untyped-def]
     return phones_HL, found_H
 
 
-class Found(NamedTuple):
+class Conversion(NamedTuple):
     """A pronunciation of a word, or a spelling of phones, and its probability among all of them."""
 
     symbols: tuple[str, ...]
@@ -223,7 +223,7 @@ class G2p:
     wrong: float = math.nan
     lexicon: str = ""
 
-    def pronounce(self, word: str, best: int = 1) -> list[Found]:
+    def pronounce(self, word: str, best: int = 1) -> list[Conversion]:
         """The `best` most probable pronunciations of a word, at most; none if there is none.
 
         A letter with marks that the lexicon lacks is read without them, punctuation that it lacks is silent.
@@ -239,10 +239,11 @@ class G2p:
             elif unicodedata.category(letter[0])[0] not in _SILENT_KINDS:
                 raise UnknownSymbolError(letter)
         return [
-            Found(tuple(self.phones[n] for n in row), prob) for row, prob in self._search(self._by_letters, ids, best)
+            Conversion(tuple(self.phones[n] for n in row), prob)
+            for row, prob in self._search(self._by_letters, ids, best)
         ]
 
-    def spell(self, phones: Sequence[str], best: int = 1) -> list[Found]:
+    def spell(self, phones: Sequence[str], best: int = 1) -> list[Conversion]:
         """The `best` most probable spellings of phones, at most; their letters are in the case of the lexicon.
 
         Raises UnknownSymbolError: the lexicon lacks one of the phones.
@@ -251,7 +252,7 @@ class G2p:
             raise UnknownSymbolError(strange[0])
         found = self._search(self._by_phones, [self._phone_ids[phone] for phone in phones], best)
         letters = [letter.upper() for letter in self.letters] if self.capitals else self.letters
-        return [Found(tuple(letters[n] for n in row), prob) for row, prob in found]
+        return [Conversion(tuple(letters[n] for n in row), prob) for row, prob in found]
 
     def _search(
         self, side: tuple[dict[tuple[int, ...], int], Choices], ids: Sequence[int], best: int

@@ -216,7 +216,7 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Row:
+class Concatenation:
     """A sequence of expressions."""
 
     parts: "tuple[Node, ...]"
@@ -236,7 +236,7 @@ class Repeat:
     part: "Node"
 
 
-Node = WordSequence | Reference | Row | Choice | Repeat
+Node = WordSequence | Reference | Concatenation | Choice | Repeat
 
 
 @dataclass(frozen=True)
@@ -385,7 +385,7 @@ class _Parser:
             parts.append(part)
         if not parts:
             raise self._error(f"{where}: no words before `{self._now.text}`; write <NULL> if that is intended")
-        return parts[0] if len(parts) == 1 else Row(tuple(parts))
+        return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
     def _atom(self, where: str) -> Node:
         token = self._take()
@@ -428,7 +428,7 @@ class _Builder:
             case Reference(name, line) if name not in (*self._rules, "<NULL>", "<VOID>"):
                 known = ", ".join(self._rules)
                 raise MissingError(f"{self._path}:{line}: there is no rule {name}; there are {known}")
-            case Row(parts):
+            case Concatenation(parts):
                 for part in parts:
                     self._check(part)
             case Choice(options):
@@ -444,7 +444,7 @@ class _Builder:
                 self._say(words, start, end)
             case Reference(name, line):
                 self._refer(name, line, start, end, begun)
-            case Row(parts):
+            case Concatenation(parts):
                 for part in parts[:-1]:
                     middle = self._parts.state()
                     self._build(part, start, middle, begun)

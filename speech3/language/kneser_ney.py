@@ -225,7 +225,7 @@ def _unigrams(count_V: np.ndarray, discount_4: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Counts:
+class NgramCounts:
     """Counted n-grams: those of order 1 here, the others in the spool.
 
     For an order k from 2 and a range b, the spool has under ("grams", k, b) the n-grams whose first word is in range b,
@@ -244,7 +244,7 @@ class Counts:
 
 
 def _histories(
-    counts: Counts, discounts_N4: Sequence[np.ndarray], backoff_V: np.ndarray, part: int, spool: Spool
+    counts: NgramCounts, discounts_N4: Sequence[np.ndarray], backoff_V: np.ndarray, part: int, spool: Spool
 ) -> None:
     """Both terms of the formula for n-grams whose first words are in a range, and their histories' back-off weights."""
     size, keys_N = len(backoff_V), [np.zeros(0, np.int64)] * 2
@@ -279,7 +279,7 @@ def _histories(
         spool.add_split(("terms", order), counts.range_of(rows_R["words"][:, -1]), terms_R)
 
 
-def _interpolate(counts: Counts, prob_V: np.ndarray, part: int, spool: Spool) -> None:
+def _interpolate(counts: NgramCounts, prob_V: np.ndarray, part: int, spool: Spool) -> None:
     """Probabilities of n-grams whose last words are in a range, from the shortest to the longest."""
     lower_R = prob_V
     for order in range(2, counts.order + 1):
@@ -294,7 +294,7 @@ def _interpolate(counts: Counts, prob_V: np.ndarray, part: int, spool: Spool) ->
         lower_R = found_R["prob"]
 
 
-def _pieces(counts: Counts, prob_V: np.ndarray, backoff_V: np.ndarray, order: int, spool: Spool) -> Iterator[Rows]:
+def _pieces(counts: NgramCounts, prob_V: np.ndarray, backoff_V: np.ndarray, order: int, spool: Spool) -> Iterator[Rows]:
     if order == 1:
         log_V = np.log10(prob_V)
         log_V[0] = NEVER
@@ -315,7 +315,7 @@ def _words_dtype(order: int) -> np.dtype:
     return np.dtype([("words", "i4", (order,)), ("kept", "?")])
 
 
-def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -> Counts:
+def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -> NgramCounts:
     """Count the n-grams of all orders.
 
     `minimums`: for each order from 1: how often an n-gram must occur in the text to be in the model.
@@ -328,7 +328,7 @@ def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -
         rows_R = packing.merged(packing.packed(words_RN, count_R))
         last_R = packing.words(rows_R)[:, 0]
         spool.add_split(("packed",), np.searchsorted(first_B, last_R, "right") - 1, rows_R)
-    counts = Counts(
+    counts = NgramCounts(
         order, first_B, np.zeros(words, np.int64), np.zeros((order + 1, 4), np.int64), np.zeros(order + 1, np.int64)
     )
     for part in progress(range(len(first_B)), len(first_B), "counting: ranges of words"):
@@ -341,7 +341,7 @@ def count(windows: Windows, words: int, minimums: Sequence[int], spool: Spool) -
 
 
 def _count_range(
-    counts: Counts, words_RN: np.ndarray, raw_R: np.ndarray, part: int, minimums: Sequence[int], spool: Spool
+    counts: NgramCounts, words_RN: np.ndarray, raw_R: np.ndarray, part: int, minimums: Sequence[int], spool: Spool
 ) -> None:
     """Count the n-grams of all orders, given the sorted n-grams of the highest whose last words are in one range."""
     order = counts.order
@@ -430,7 +430,7 @@ def _sums(value_R: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def grams_dtype(order: int) -> np.dtype:
-    """Rows of `Counts` under "grams": words, count, whether frequent enough, place in the range of the last word."""
+    """Rows of `NgramCounts` under "grams": words, count, whether frequent enough, place in the last word's range."""
     return np.dtype([("words", "i4", (order,)), ("count", "i8"), ("kept", "?"), ("place", "i8")])
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from speech3.config import DnnConfig, LstmConfig, ModelConfig, TdnnConfig
 from speech3.models.base import AcousticModel
 from speech3.models.dnn import Hidden
-from speech3.models.lstm import Layer, Lstm
+from speech3.models.lstm import Lstm, RecurrentLayer
 from speech3.models.tdnn import Tdnn
 
 # Share of the largest norm in a layer below which a unit counts as removed. With one worker its weights are exactly
@@ -89,7 +89,7 @@ def _of_units(norm: nn.Module, name: str) -> list[str]:
 def _cells(model: Lstm, number: int, outputs: Sequence[str]) -> Units:
     """Without a projection the next layer reads the cells, and so do their own gates."""
     name, layer = f"layers.{number}", model.layers[number]
-    assert isinstance(layer, Layer)
+    assert isinstance(layer, RecurrentLayer)
     directions = [f"{name}.ahead", *([f"{name}.back"] if model.bidirectional else [])]
     made = [Along(f"{each}.{key}", 0, 4) for each in directions for key in ("weight_ih", "weight_hh", "bias")]
     if layer.ahead.weight_peep is not None:

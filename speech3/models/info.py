@@ -36,7 +36,7 @@ _NUMBERS = (2, 5)  # right-aligned columns of the table
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerInfo:
     """A module with parameters of its own; `shapes` are those of its parameters, `output` and `flops` are for one
     frame.
     """
@@ -65,7 +65,7 @@ class ModelInfo:
 
     path: str
     system: str
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerInfo, ...]
     parameters: int
     flops: int
     senones: int
@@ -148,12 +148,12 @@ def _of_gmm(gmm: Gmm) -> dict[str, Any]:
     gaussians, dim = gmm.mean.shape
     shapes = {name: tuple(getattr(gmm, name).shape) for name in ("weight", "mean", "var")}
     sizes = gaussians * (2 * dim + 1), 2 * gaussians * 2 * dim
-    layers = (Layer("mixtures", "diagonal Gaussians", shapes, (gmm.num_pdfs,), *sizes),)
+    layers = (LayerInfo("mixtures", "diagonal Gaussians", shapes, (gmm.num_pdfs,), *sizes),)
     facts = {"system": "gmm", "layers": layers, "senones": gmm.num_pdfs, "feat_dim": dim, "gaussians": gaussians}
     return facts | {"subsampling": 1, "left_context": 0, "right_context": 0}
 
 
-def layers_of(model: AcousticModel) -> tuple[Layer, ...]:
+def layers_of(model: AcousticModel) -> tuple[LayerInfo, ...]:
     """All modules of the model with parameters of their own, in the order of computation.
 
     They are found by scoring two short utterances. The last axis of a module's output is its units, so the other axes
@@ -174,7 +174,7 @@ def layers_of(model: AcousticModel) -> tuple[Layer, ...]:
             flops = 2 * weights * (more_places - places) // _PROBE_FRAMES
         else:
             kind, output, flops = f"{_kind(module)}, in training only", (len(next(module.parameters())),), 0
-        layers.append(Layer(names[module], kind, shapes, output, sum(map(math.prod, shapes.values())), flops))
+        layers.append(LayerInfo(names[module], kind, shapes, output, sum(map(math.prod, shapes.values())), flops))
     return tuple(layers)
 
 

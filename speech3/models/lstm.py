@@ -58,7 +58,7 @@ class Cells(nn.Module):
         return h_BR, c_BC
 
 
-class Layer(nn.Module):
+class RecurrentLayer(nn.Module):
     """A recurrent layer: cells that run forward in time and, if it is bidirectional, others that run backward."""
 
     def __init__(self, config: LstmConfig, inputs: int, cells: int, generator: torch.Generator) -> None:
@@ -108,9 +108,9 @@ class Lstm(AcousticModel):
         self.bidirectional = config.bidirectional
         self.before, width = self._make_before(config, feat_dim, generator)
         widths = [width]
-        layers: list[Layer] = []
+        layers: list[RecurrentLayer] = []
         for cells in config.cells_of_layers:
-            layers.append(Layer(config, widths[-1], cells, generator))
+            layers.append(RecurrentLayer(config, widths[-1], cells, generator))
             widths.append(layers[-1].width)
         self.layers = nn.ModuleList(layers)
         self.norms = nn.ModuleList(norm(config.cell_normalization, width) for width in widths[1:])
@@ -152,7 +152,7 @@ class Lstm(AcousticModel):
 
     def states(self, streams: int = 1) -> list[State]:
         """The states before the first step of an utterance, layer by layer."""
-        return [cast(Layer, layer).ahead.zero_state(streams) for layer in self.layers]
+        return [cast(RecurrentLayer, layer).ahead.zero_state(streams) for layer in self.layers]
 
     def steps(self, feats_TWF: Tensor, states: list[State], own: int) -> tuple[Tensor, list[State]]:
         """Logits (own, S) of consecutive steps of one utterance, and the states after them; later steps serve as

@@ -50,7 +50,7 @@ _OPSET, _IR_VERSION = 17, 8  # the first with LayerNormalization; newer ones are
 OnnxStates = dict[str, np.ndarray]  # h and c of each layer, by the names of the graph's inputs
 
 
-class Graph:
+class OnnxGraph:
     """Nodes, constants, inputs and outputs; values are referred to by name."""
 
     def __init__(self, name: str = "speech3") -> None:
@@ -96,12 +96,12 @@ class Graph:
         return outputs
 
 
-def normalized(model: AcousticModel, graph: Graph, feats: str) -> str:
+def normalized(model: AcousticModel, graph: OnnxGraph, feats: str) -> str:
     shifted = graph.op("Add", feats, graph.constant("shift", model.shift_F))
     return graph.op("Mul", shifted, graph.constant("scale", model.scale_F))
 
 
-def edged(model: AcousticModel, graph: Graph) -> str:
+def edged(model: AcousticModel, graph: OnnxGraph) -> str:
     """``feats``, normalised, with the first and last frame repeated for the context beyond its ends: (K, F).
 
     K is T + W - 1; with subsampling the last output needs as many frames as the others, so T is rounded up.
@@ -120,7 +120,7 @@ def edged(model: AcousticModel, graph: Graph) -> str:
     return normalized(model, graph, graph.op("Gather", feats_TF, clamped_K, axis=0))
 
 
-def spliced(graph: Graph, x_KD: str, window: int, step: int = 1) -> str:
+def spliced(graph: OnnxGraph, x_KD: str, window: int, step: int = 1) -> str:
     """Windows (T, W, ...), `step` apart, of frames (K, ...), K at least (T - 1) step + W."""
     frames = graph.op("Squeeze", graph.op("Shape", x_KD, start=0, end=1))
     end = graph.op("Sub", frames, graph.constant("context", window - 1))
@@ -130,19 +130,19 @@ def spliced(graph: Graph, x_KD: str, window: int, step: int = 1) -> str:
     return graph.op("Gather", x_KD, indices_TW, axis=0)
 
 
-def part(graph: Graph, x: str, start: int, end: int | None, axis: int) -> str:
+def part(graph: OnnxGraph, x: str, start: int, end: int | None, axis: int) -> str:
     """x[..., start:end, ...] along `axis`; a negative end counts from the end."""
     bounds = (start, np.iinfo(np.int64).max if end is None else end, axis)
     return graph.op("Slice", x, *(graph.constant(f"at {bound}", [bound]) for bound in bounds))
 
 
-def product(graph: Graph, x: str, name: str, weight_OI: Tensor, bias_O: Tensor) -> str:
+def product(graph: OnnxGraph, x: str, name: str, weight_OI: Tensor, bias_O: Tensor) -> str:
     """x w^T + b. MatMul rather than Gemm: it takes any number of axes, and onnxruntime fuses it with the Add anyway."""
     y = graph.op("MatMul", x, graph.constant(f"{name}.weight", weight_OI.t()))
     return graph.op("Add", y, graph.constant(f"{name}.bias", bias_O))
 
 
-def hidden(layers: Hidden, graph: Graph, x: str, name: str) -> str:
+def hidden(layers: Hidden, graph: OnnxGraph, x: str, name: str) -> str:
     """Fully connected layers; batch normalisation is folded into the product before it."""
     for number, (layer, norm) in enumerate(zip(layers.hidden, layers.norms, strict=True)):
         assert isinstance(layer, nn.Linear)
@@ -151,11 +151,11 @@ def hidden(layers: Hidden, graph: Graph, x: str, name: str) -> str:
     return x
 
 
-def activation(module: nn.Module, graph: Graph, x: str) -> str:
+def activation(module: nn.Module, graph: OnnxGraph, x: str) -> str:
     return graph.op({nn.ReLU: "Relu", nn.Sigmoid: "Sigmoid"}[type(module)], x)
 
 
-def layer_norm(norm: nn.Module, graph: Graph, x: str, name: str) -> str:
+def layer_norm(norm: nn.Module, graph: OnnxGraph, x: str, name: str) -> str:
     """Apply `norm` to the last axis if it is layer normalisation; else return `x`."""
     if not isinstance(norm, nn.LayerNorm):
         return x
@@ -178,7 +178,7 @@ def gain_and_shift(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
     return gain_O, norm.bias.double() - norm.running_mean.double() * gain_O
 
 
-def tdnn(model: Tdnn, graph: Graph) -> tuple[str, dict[str, Any]]:
+def tdnn(model: Tdnn, graph: OnnxGraph) -> tuple[str, dict[str, Any]]:
     """Logits, and the metadata that is needed to run the graph."""
     x_KD = time_delay(model, graph, edged(model, graph))
     affine = model.prefinal.affine
@@ -189,7 +189,7 @@ def tdnn(model: Tdnn, graph: Graph) -> tuple[str, dict[str, Any]]:
     return product(graph, x_KD, "output", model.output.weight, model.output.bias), facts
 
 
-def time_delay(model: Tdnn | TimeDelay, graph: Graph, x_KF: str, name: str = "") -> str:
+def time_delay(model: Tdnn | TimeDelay, graph: OnnxGraph, x_KF: str, name: str = "") -> str:
     """The first layers and the factored layers; `name`: what comes before the names of the latter's constants."""
     if isinstance(model.front, AffineFront):
         x_KD = _affine_front(model.front, graph, x_KF)
@@ -201,14 +201,14 @@ def time_delay(model: Tdnn | TimeDelay, graph: Graph, x_KF: str, name: str = "")
     return x_KD
 
 
-def _affine_front(front: AffineFront, graph: Graph, x_KF: str) -> str:
+def _affine_front(front: AffineFront, graph: OnnxGraph, x_KF: str) -> str:
     x_1FK1 = graph.op("Unsqueeze", graph.op("Transpose", x_KF), graph.constant("outer axes", [0, 3]))
     y_1DK1 = _time_convolution(graph, x_1FK1, front.affine, front.affine.weight, front.affine.bias, "front.affine")
     y_DK = graph.op("Squeeze", y_1DK1, graph.constant("outer axes", [0, 3]))
     return _rectified(graph, graph.op("Transpose", y_DK), front.norm, "front")
 
 
-def _convolutions(front: Any, graph: Graph, x_KF: str) -> str:
+def _convolutions(front: Any, graph: OnnxGraph, x_KF: str) -> str:
     x_1CKB = graph.op("Unsqueeze", x_KF, graph.constant("first axes", [0, 1]))
     for number, each in enumerate(front.convolutions):
         weights = folded(each.norm, each.convolution.weight, each.convolution.bias)
@@ -219,12 +219,12 @@ def _convolutions(front: Any, graph: Graph, x_KF: str) -> str:
     return _rectified(graph, y_KD, front.norm, "front")
 
 
-def _time_convolution(graph: Graph, x: str, layer: Convolution, weight: Any, bias: Any, name: str) -> str:
+def _time_convolution(graph: OnnxGraph, x: str, layer: Convolution, weight: Any, bias: Any, name: str) -> str:
     constants = graph.constant(f"{name}.weight", weight), graph.constant(f"{name}.bias", bias)
     return graph.op("Conv", x, *constants, strides=list(layer.stride), dilations=list(layer.dilation))
 
 
-def _layer(layer: FactoredLayer, graph: Graph, x_KD: str, name: str) -> str:
+def _layer(layer: FactoredLayer, graph: OnnxGraph, x_KD: str, name: str) -> str:
     offset, bottleneck = layer.offset, layer.linear.weight.shape[1]
     halves = graph.op("MatMul", x_KD, graph.constant(f"{name}.linear", layer.linear.weight.flatten(0, 1).t()))
     early = part(graph, part(graph, halves, 0, bottleneck, 1), 0, -offset, 0)
@@ -237,11 +237,11 @@ def _layer(layer: FactoredLayer, graph: Graph, x_KD: str, name: str) -> str:
     return graph.op("Add", _rectified(graph, y_KD, layer.norm, name), bypassed)
 
 
-def _rectified(graph: Graph, y_KD: str, norm: BatchNorm, name: str) -> str:
+def _rectified(graph: OnnxGraph, y_KD: str, norm: BatchNorm, name: str) -> str:
     return _normed(norm, graph, graph.op("Relu", y_KD), name)
 
 
-def lstm(model: Lstm, graph: Graph) -> tuple[str, dict[str, Any]]:
+def lstm(model: Lstm, graph: OnnxGraph) -> tuple[str, dict[str, Any]]:
     """Logits of the chunk's own steps, and the metadata that is needed to run the graph."""
     graph.input("feats", ["K", model.feat_dim])
     own = graph.input("own", [], np.int64) if model.bidirectional else None
@@ -262,7 +262,7 @@ def lstm(model: Lstm, graph: Graph) -> tuple[str, dict[str, Any]]:
     return product(graph, x_TD, "output", model.output.weight, model.output.bias), facts
 
 
-def _normed(norm: nn.Module, graph: Graph, x_TD: str, name: str) -> str:
+def _normed(norm: nn.Module, graph: OnnxGraph, x_TD: str, name: str) -> str:
     if not isinstance(norm, nn.BatchNorm1d):
         return layer_norm(norm, graph, x_TD, name)
     gain_D, shift_D = gain_and_shift(norm)
@@ -270,7 +270,7 @@ def _normed(norm: nn.Module, graph: Graph, x_TD: str, name: str) -> str:
     return graph.op("Add", gained, graph.constant(f"{name}.shift", shift_D.float()))
 
 
-def _lstm_layer(layer: Any, graph: Graph, x_TI: str, number: int, own: str | None) -> str:
+def _lstm_layer(layer: Any, graph: OnnxGraph, x_TI: str, number: int, own: str | None) -> str:
     outputs, cells = layer.ahead.sizes
     name = f"layers.{number}"
     state = graph.input(f"h{number}", [1, outputs]), graph.input(f"c{number}", [1, cells])
@@ -292,7 +292,7 @@ def _lstm_layer(layer: Any, graph: Graph, x_TI: str, number: int, own: str | Non
 
 def _cells(
     cells: Cells,
-    graph: Graph,
+    graph: OnnxGraph,
     x_TI: str,
     state: tuple[str, str],
     name: str,
@@ -313,10 +313,10 @@ def _cells(
     return (y_TR, hs_T1R, cs_T1C[0]) if every_state else (y_TR, h_1R, c_1C)
 
 
-def _step(cells: Cells, graph: Graph, name: str, every_state: bool) -> Any:
+def _step(cells: Cells, graph: OnnxGraph, name: str, every_state: bool) -> Any:
     """One step as the body of a Scan; formulas in `speech3.models.clipped`."""
     outputs, size = cells.sizes
-    step = Graph(f"{name}.step")
+    step = OnnxGraph(f"{name}.step")
     h_1R, c_1C = step.input("h", [1, outputs]), step.input("c", [1, size])
     gates_G = step.input("gates", [4 * size])
     recurrent_1G = step.op("MatMul", h_1R, graph.constant(f"{name}.weight_hh", cells.weight_hh.t()))
@@ -344,7 +344,7 @@ def _step(cells: Cells, graph: Graph, name: str, every_state: bool) -> Any:
     return step.proto()
 
 
-def _first(graph: Graph, x_TD: str, count: str) -> str:
+def _first(graph: OnnxGraph, x_TD: str, count: str) -> str:
     zero, end = graph.constant("axis", [0]), graph.op("Unsqueeze", count, graph.constant("axis", [0]))
     return graph.op("Slice", x_TD, zero, end, zero)
 
@@ -355,7 +355,7 @@ def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]
         from onnx import checker, helper
     except ImportError as error:
         raise MachineError("onnx, which writes the file, is not installed: pip install speech3[onnx]") from error
-    graph = Graph()
+    graph = OnnxGraph()
     logits_TS, facts = _FAMILIES[type(model)](model, graph)
     if about.get("objective") == "lfmmi":
         most = np.float32(LARGEST_PSEUDO)
@@ -375,13 +375,13 @@ def to_onnx(model: AcousticModel, log_prior_S: np.ndarray, about: dict[str, Any]
     return proto
 
 
-def _dnn(model: Any, graph: Graph) -> tuple[str, dict[str, Any]]:
+def _dnn(model: Any, graph: OnnxGraph) -> tuple[str, dict[str, Any]]:
     flat_TD = graph.op("Flatten", spliced(graph, edged(model, graph), model.window, model.subsampling), axis=1)
     hidden_TD = hidden(model.layers, graph, flat_TD, "layers")
     return product(graph, hidden_TD, "output", model.output.weight, model.output.bias), _WINDOWS
 
 
-def _cnn(model: Any, graph: Graph) -> tuple[str, dict[str, Any]]:
+def _cnn(model: Any, graph: OnnxGraph) -> tuple[str, dict[str, Any]]:
     """The convolutions cover all frames at once: what overlapping windows share is computed only once."""
     shape = graph.constant("bins", [1, -1, model.channels, model.bins])
     x_1CBK = graph.op("Transpose", graph.op("Reshape", edged(model, graph), shape), perm=[0, 2, 3, 1])
@@ -395,7 +395,7 @@ def _cnn(model: Any, graph: Graph) -> tuple[str, dict[str, Any]]:
     return product(graph, hidden_TD, "output", model.output.weight, model.output.bias), _WINDOWS
 
 
-def _convolution(layer: Any, graph: Graph, x_1CBK: str, name: str) -> str:
+def _convolution(layer: Any, graph: OnnxGraph, x_1CBK: str, name: str) -> str:
     weight, bias = (graph.constant(f"{name}.{kind}", getattr(layer.convolution, kind)) for kind in ("weight", "bias"))
     x_1CBK = graph.op("Conv", x_1CBK, weight, bias)
     if layer.convolution.pool > 1:
@@ -413,7 +413,7 @@ def _convolution(layer: Any, graph: Graph, x_1CBK: str, name: str) -> str:
     return activation(layer.activation, graph, x_1CBK)
 
 
-_FAMILIES: dict[type[AcousticModel], Callable[[Any, Graph], tuple[str, dict[str, Any]]]] = {
+_FAMILIES: dict[type[AcousticModel], Callable[[Any, OnnxGraph], tuple[str, dict[str, Any]]]] = {
     Dnn: _dnn,
     Cnn: _cnn,
     Lstm: lstm,

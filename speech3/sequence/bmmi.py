@@ -34,7 +34,7 @@ _MIN_WEIGHT = 1e-3  # smaller differences of posteriors are left out of the stat
 
 
 @dataclass(frozen=True)
-class Chunk:
+class FrameSpan:
     """Frames of an utterance, from `first` up to `end`."""
 
     utterance: str
@@ -81,13 +81,13 @@ def stretches(senones_T: np.ndarray, left_out_S: np.ndarray) -> list[tuple[int, 
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-def cut(utterance: str, first: int, end: int) -> list[Chunk]:
+def cut(utterance: str, first: int, end: int) -> list[FrameSpan]:
     """Cut a stretch into chunks of nearly equal length, about `_FRAMES`."""
     edges = np.linspace(first, end, max(1, round((end - first) / _FRAMES)) + 1).astype(int).tolist()
-    return [Chunk(utterance, *each) for each in pairwise(edges)]
+    return [FrameSpan(utterance, *each) for each in pairwise(edges)]
 
 
-def batches(chunks: list[Chunk]) -> list[list[Chunk]]:
+def batches(chunks: list[FrameSpan]) -> list[list[FrameSpan]]:
     """Chunks of the same length together, `_BATCH` at most."""
     ordered = sorted(chunks, key=lambda chunk: (chunk.frames, chunk.utterance, chunk.first))
     groups = [list(group) for _, group in groupby(ordered, key=lambda chunk: chunk.frames)]
@@ -120,7 +120,7 @@ def collect(
     return found
 
 
-def _shown(share: WorkerShare, work: list[list[Chunk]], label: str) -> Iterator[list[Chunk]]:
+def _shown(share: WorkerShare, work: list[list[FrameSpan]], label: str) -> Iterator[list[FrameSpan]]:
     """Only the first share shows its progress, since all shares cost about the same."""
     of_all = f" (one of {share.parts} processes)" if share.parts > 1 else ""
     return iter(work) if share.number else iter(progress(work, len(work), f"{label}{of_all}"))

@@ -35,12 +35,22 @@ from torch.nn import functional
 from speech3.errors import MismatchError
 from speech3.hmm import Hmm
 from speech3.sequence.forward_backward import Attached, value_and_gradient
-from speech3.sequence.graph import START, UNSEEN, Graph, average_occupancy, estimate_phone_lm, graph_arrays, sources
+from speech3.sequence.graph import (
+    START,
+    UNSEEN,
+    SequenceGraph,
+    average_occupancy,
+    estimate_phone_lm,
+    graph_arrays,
+    sources,
+)
 
 _INITIAL_FRAMES = 300  # as many seconds as in `speech3.sequence.lfmmi`
 
 
-def senone_graph(senones_N: np.ndarray, offsets_U1: np.ndarray, num_senones: int, extra_lm_states: int) -> Graph:
+def senone_graph(
+    senones_N: np.ndarray, offsets_U1: np.ndarray, num_senones: int, extra_lm_states: int
+) -> SequenceGraph:
     """The graph of the alignment of a corpus.
 
     Parameters
@@ -60,7 +70,7 @@ def senone_graph(senones_N: np.ndarray, offsets_U1: np.ndarray, num_senones: int
     stay_J[START] = 0
     weight_A = lm.prob_A * (1 - stay_J)[sources(lm)]
     initial_J = average_occupancy(lm, stay_J, _INITIAL_FRAMES)
-    return Graph(**graph_arrays(lm, num_senones, pdf_J, pdf_J, stay_J, weight_A, initial_J))
+    return SequenceGraph(**graph_arrays(lm, num_senones, pdf_J, pdf_J, stay_J, weight_A, initial_J))
 
 
 def silence_senones(hmm: Hmm) -> np.ndarray:
@@ -80,7 +90,7 @@ def _spans(offsets_U1: np.ndarray) -> Iterator[tuple[int, int]]:
     return zip(offsets_U1[:-1].tolist(), offsets_U1[1:].tolist(), strict=True)
 
 
-def path_log_weights(graph: Graph, senones_BT: np.ndarray, leak: float) -> np.ndarray:
+def path_log_weights(graph: SequenceGraph, senones_BT: np.ndarray, leak: float) -> np.ndarray:
     """Log of the total weight, without scores, of the paths through these senones, (B,) float64.
 
     A senone that the graph lacks has the weight of an unseen phone, and any state may follow it.
@@ -121,7 +131,7 @@ def _path_log_weights(senones, of_senone, order, loops, ptr, src, weight, initia
 class Discriminative:
     """The loss of a minibatch of chunks, for any network with an output per frame; picklable."""
 
-    graph: Graph
+    graph: SequenceGraph
     log_prior_S: np.ndarray  # float32, natural logarithms of the senones' relative frequencies
     smbr: bool  # whether the criterion is sMBR instead of MMI
     acoustic_scale: float

@@ -37,7 +37,7 @@ from numba import types
 from numba.extending import intrinsic, models, overload, register_model
 from torch import Tensor
 
-from speech3.sequence.graph import Graph
+from speech3.sequence.graph import SequenceGraph
 
 # Vectors of WIDTH values, one for each chunk, are loaded, computed with and stored as a whole. A loop over the chunks
 # would leave this to LLVM's vectorizer, which checks before each such loop whether the arrays overlap, and keeps sums
@@ -142,7 +142,7 @@ _define(operator.mul, "fmul")
 _define(operator.truediv, "fdiv")
 
 
-def denominator_log_z(y_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
+def denominator_log_z(y_TSB: Tensor, graph: SequenceGraph, leak: float) -> Tensor:
     """Log of the total probability of each chunk, (B,), differentiable; float32 or float64, on any device."""
     on = _on(graph, y_TSB.device, y_TSB.dtype)
     largest_TB = y_TSB.detach().amax(1)
@@ -156,7 +156,7 @@ def denominator_log_z(y_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
     return log_z_B
 
 
-def sparse_expected_accuracy(y_TSB: Tensor, a_TSB: Tensor, graph: Graph, leak: float) -> Tensor:
+def sparse_expected_accuracy(y_TSB: Tensor, a_TSB: Tensor, graph: SequenceGraph, leak: float) -> Tensor:
     """Expected accuracy of the paths of each chunk, (B,), differentiable in `y_TSB`, which must require a gradient."""
     log_z_B = denominator_log_z(y_TSB, graph, leak)
     (posterior_TSB,) = torch.autograd.grad(log_z_B.sum(), y_TSB, create_graph=True)
@@ -176,7 +176,7 @@ class _OnDevice:
 
 
 @lru_cache(maxsize=2)  # a run has one graph; its copy stays on the device
-def _on(graph: Graph, device: torch.device, dtype: torch.dtype) -> _OnDevice:
+def _on(graph: SequenceGraph, device: torch.device, dtype: torch.dtype) -> _OnDevice:
     def tensor(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(device)
 
@@ -212,7 +212,7 @@ _jit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contra
 
 
 def compiled_passes(
-    x_TSB: np.ndarray, graph: Graph, leak: float, a_TSB: np.ndarray | None = None
+    x_TSB: np.ndarray, graph: SequenceGraph, leak: float, a_TSB: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """`value_and_gradient` in compiled code; the batch is the innermost axis.
 
@@ -261,7 +261,7 @@ def _padded(values_TSB: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=2)  # a run has one graph
-def _unsigned(graph: Graph) -> tuple[np.ndarray, ...]:
+def _unsigned(graph: SequenceGraph) -> tuple[np.ndarray, ...]:
     """The graph's indices, unsigned: compiled code need not ask whether one is negative and counts from the end."""
     arrays = graph.first_J, graph.loop_J, graph.in_ptr_J1, graph.in_src_A, graph.out_ptr_J1, graph.out_dst_A
     return tuple(array.astype(np.uint32) for array in arrays)
@@ -366,7 +366,9 @@ def _add(rows, j, lanes):  # type: ignore[no-untyped-def]
     store(rows, j, load(rows, j) + lanes)
 
 
-def value_and_gradient(y_BTS: Tensor, graph: Graph, leak: float, a_BTS: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def value_and_gradient(
+    y_BTS: Tensor, graph: SequenceGraph, leak: float, a_BTS: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Log of the total probability of each chunk, (B,) float64, and its gradient, the posteriors (B, T, S).
 
     With accuracies: the expected accuracy of the chunk's paths, summed over frames, and its gradient.

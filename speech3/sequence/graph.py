@@ -249,7 +249,7 @@ def _automaton(sequences: Iterable[Sequence[int]], longer: frozenset[tuple[int, 
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class SequenceGraph:
     """The arrays of a graph."""
 
     num_pdfs: int  # number of outputs that a network must have
@@ -282,7 +282,7 @@ def graph_arrays(
     weight_A: np.ndarray,
     initial_J: np.ndarray,
 ) -> dict[str, Any]:
-    """The fields of a `Graph` with the states and arcs of a language model; `weight_A` is in the order of its arcs."""
+    """Fields of a `SequenceGraph` with the states and arcs of a language model; `weight_A` is in the order of its arcs."""
     order_A = np.argsort(lm.next_A, kind="stable")
     return {
         "num_pdfs": num_pdfs,

@@ -59,9 +59,9 @@ from speech3.sequence.graph import (
     NEVER,
     START,
     UNSEEN,
-    Graph,
     Numerators,
     PhoneLm,
+    SequenceGraph,
     average_occupancy,
     graph_arrays,
     numerator_posteriors,
@@ -80,7 +80,7 @@ _Graph = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.nd
 
 
 @dataclass(frozen=True, eq=False)
-class Denominator(Graph):
+class Denominator(SequenceGraph):
     """The graph as arrays, and the phone language model from which it was made."""
 
     lm: PhoneLm

@@ -30,7 +30,7 @@ from speech3.config import (
 from speech3.engine import (
     Conclusion,
     Costs,
-    Point,
+    ThroughputPoint,
     check_epoch,
     check_levels,
     check_workers,
@@ -357,7 +357,7 @@ class Throughput:
     workers: tuple[int, ...]
     gigabits: tuple[float, ...]
     networks: tuple[MeasuredNetwork, ...]
-    points: tuple[Point, ...]
+    points: tuple[ThroughputPoint, ...]
     conclusions: tuple[Conclusion, ...]
 
 

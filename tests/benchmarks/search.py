@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from speech3.decode.beam_search import BeamSearch, BestPath, SearchGraph, with_word_penalty
-from speech3.decode.graph import Graph
+from speech3.decode.graph import DecodingGraph
 from speech3.decode.recognizer import Recognizer, load_recognizer
 from speech3.decode.tune import DecodeSettings
 from speech3.io.ark import ArkReader
@@ -47,7 +47,7 @@ def settings_of(recognizer: Recognizer) -> DecodeSettings:
 
 
 def rival_search(
-    graph: Graph, charged: SearchGraph, settings: DecodeSettings
+    graph: DecodingGraph, charged: SearchGraph, settings: DecodeSettings
 ) -> Callable[[np.ndarray], tuple[np.ndarray, tuple[int, ...], float]]:
     """kaldi-decoder as speech3 used to call it: returns pdfs, words and the graph's cost of the best path."""
     from speech3.io.fst import ARC, Fst, temporary_fst

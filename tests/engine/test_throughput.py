@@ -11,7 +11,7 @@ from speech3.engine.codecs.codec import layout
 from speech3.engine.codecs.mean import SharedCodes, digits_in_word
 from speech3.engine.flat import flatten
 from speech3.engine.interface import Rate
-from speech3.engine.papers.throughput import Costs, Point, Sent, conclusions, measure_costs, throughputs
+from speech3.engine.papers.throughput import Costs, Sent, ThroughputPoint, conclusions, measure_costs, throughputs
 
 COSTS = Costs(100, 0.5, Sent(8000, 8000), {4: Sent(500, 1000, 0.1), 16: Sent(500, 1500, 0.2)})
 WORKERS = (1, 4, 16)
@@ -62,7 +62,7 @@ def test_what_is_measured_is_what_a_simulated_worker_sends():
 
 def _points(gain):
     return [
-        Point(network, bandwidth, workers, 100.0, 100.0 * gain(network, bandwidth, workers))
+        ThroughputPoint(network, bandwidth, workers, 100.0, 100.0 * gain(network, bandwidth, workers))
         for network in ("cnn", "dnn", "lstm")
         for bandwidth in (1.0, 10.0)
         for workers in (1, 2, 4, 8)

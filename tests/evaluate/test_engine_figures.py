@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from speech3.engine.interface import ShardReport
-from speech3.engine.papers.throughput import Point
+from speech3.engine.papers.throughput import ThroughputPoint
 from speech3.evaluate.figures import Line, draw_accuracy, draw_lines, draw_shards, draw_staleness, draw_throughput
 from speech3.train.curves import Curve
 
@@ -80,7 +80,7 @@ def test_the_names_of_many_lines_stand_beside_the_axes(count: int, beside: bool)
 def test_throughput_of_many_bandwidths(axes: Axes) -> None:
     """Each has its look; float32 is dashed and ternary is not."""
     bandwidths, workers = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0], [1, 2, 4]
-    rows = [[Point("dnn", b, n, 100 * b * n, 200 * b * n) for n in workers] for b in bandwidths]
+    rows = [[ThroughputPoint("dnn", b, n, 100 * b * n, 200 * b * n) for n in workers] for b in bandwidths]
     draw_throughput(axes, rows, bandwidths, span=(1.0, 1e6))
     looks = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines]
     assert len(set(looks)) == 2 * len(bandwidths) and len({look[:2] for look in looks}) == len(bandwidths)

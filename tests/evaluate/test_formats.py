@@ -7,7 +7,7 @@ import pytest
 from speech3.errors import Speech3Error
 from speech3.evaluate.formats import Line, format_of
 from speech3.evaluate.text import Texts, allowed, read_all, read_ids, read_text, resolve
-from speech3.evaluate.wer import Counts, score
+from speech3.evaluate.wer import ErrorCounts, score
 
 REF_TRN = "the cat sat (s1-u1)\nthe dog ran away (s1-u2)\na bird (s2-u1)\nno (s2-u2)\n"
 HYP_TRN = "yes (s2-u2)\nthe cat sit (s1-u1)\na word (s2-u1)\nthe dog ran(s1-u2)\n"  # in another order
@@ -36,7 +36,7 @@ def read(directory: Path, reading: str = "auto", **texts: str) -> Texts:
     return read_all(paths, reading)  # type: ignore[arg-type]
 
 
-def counts(texts: Texts) -> Counts:
+def counts(texts: Texts) -> ErrorCounts:
     return score(texts.references[0], texts.hypotheses[0]).words
 
 
@@ -74,7 +74,7 @@ def test_two_ctm_files_are_compared_by_recording_and_channel(tmp_path: Path) -> 
     reference = "a A 0.5 0.1 two\na A 0.1 0.1 one\na B 0.0 0.1 three\n"
     texts = read(tmp_path, ref_ctm=reference, hyp_ctm="a 1 0.1 0.1 one\na 2 0.0 0.1 tree\n")
     assert texts.references[0] == {"a-1": "one two", "a-2": "three"}
-    assert counts(texts) == Counts(3, 1, 1, 0)
+    assert counts(texts) == ErrorCounts(3, 1, 1, 0)
 
 
 def test_alternatives_no_word_and_optional_words(tmp_path: Path) -> None:
@@ -89,14 +89,14 @@ def test_alternatives_no_word_and_optional_words(tmp_path: Path) -> None:
         assert "alternatives" in texts.notes[0]
     ctm = "a A 0.0 0.1 one\na A * * <ALT_BEGIN>\na A 0.2 0.1 um\na A * * <ALT>\na A 0.2 0.1 uh\na A * * <ALT_END>\n"
     texts = read(tmp_path, ref_ctm=ctm, hyp_ctm="a A 0.0 0.1 one\na A 0.2 0.1 uh\n")
-    assert counts(texts) == Counts(2, 0, 0, 0)
+    assert counts(texts) == ErrorCounts(2, 0, 0, 0)
 
 
 def test_tags_are_not_part_of_words(tmp_path: Path) -> None:
     texts = read(
         tmp_path, ref_ctm="a A 0.0 0.1 one\na A 0.2 0.1 two\n", hyp_ctm="a A 0.0 0.1 one;tag1\na A 0.2 0.1 two;;b\n"
     )
-    assert counts(texts) == Counts(2, 0, 0, 0)
+    assert counts(texts) == ErrorCounts(2, 0, 0, 0)
 
 
 def test_alternatives_are_chosen_after_normalisation() -> None:

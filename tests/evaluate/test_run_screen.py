@@ -10,7 +10,7 @@ from rich.console import Console
 
 from speech3.engine.interface import ShardReport
 from speech3.evaluate import run_watch
-from speech3.evaluate.run_watch import Counts, EpochView, RunView, draw, duration, fitting, sparkline
+from speech3.evaluate.run_watch import EpochView, MinibatchCounts, RunView, draw, duration, fitting, sparkline
 from speech3.train.curves import Asynchrony
 
 NOW = 1000.0
@@ -24,8 +24,8 @@ VIEW = RunView(
     "asgd2", family="dnn", minibatch_frames=256, world="shared", workers=2, max_epochs=20, may_stop_early=True,
     minibatches=(1250, 5000), frames_per_s=12345.0, seconds=46000.0, seconds_left=2745.0, run_seconds_left=32000.0,
     epochs=(*EPOCHS, EpochView(13, 915.0, 12000.0, 0.45, 1.2, done=0.25)), best_epoch=12,
-    accuracies=(0.26, 0.3, 0.37), losses=(2.9, 2.0, 1.8), latest=Counts(1240, 7, 3, 11, 1),
-    whole=Counts(61240, 17, 13, 21, 2), shards=SHARDS, shards_epoch=13, recorded=NOW - 4,
+    accuracies=(0.26, 0.3, 0.37), losses=(2.9, 2.0, 1.8), latest=MinibatchCounts(1240, 7, 3, 11, 1),
+    whole=MinibatchCounts(61240, 17, 13, 21, 2), shards=SHARDS, shards_epoch=13, recorded=NOW - 4,
 )  # fmt: skip
 
 

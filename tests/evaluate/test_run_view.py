@@ -10,7 +10,7 @@ import pytest
 
 from speech3.engine.interface import ShardReport
 from speech3.errors import MissingError, Speech3Error
-from speech3.evaluate.run_watch import Counts, RunView, follow, run_view
+from speech3.evaluate.run_watch import MinibatchCounts, RunView, follow, run_view
 
 TRAINING = {"world": "shared", "workers": 2, "minibatch": 32, "max_epochs": 4, "schedule": "halving"}
 RUN = {"model": {"family": "dnn"}, "training": TRAINING}
@@ -48,7 +48,7 @@ def see(*records: dict[str, Any], finished: bool = False, run: dict[str, Any] = 
 def test_worlds_without_shards(world: str) -> None:
     view = see(epoch(1, world), epoch(2, world), finished=True)
     assert (view.world, view.workers, view.family, view.finished) == (world, 1 if world == "sgd" else 2, "dnn", True)
-    assert view.whole == Counts(36, 2, 2, 6) and view.latest == Counts(18, 1, 1, 3)
+    assert view.whole == MinibatchCounts(36, 2, 2, 6) and view.latest == MinibatchCounts(18, 1, 1, 3)
     assert (view.shards, view.minibatches, view.seconds_left) == (None, None, None)
     assert [each.frames_per_s for each in view.epochs] == [64.0, 64.0] and view.frames_per_s == 64.0
     assert [each.seconds for each in view.epochs] == [10.0, 10.0]
@@ -73,7 +73,7 @@ def test_an_epoch_that_is_going_on() -> None:
     assert (view.seconds_left, view.run_seconds_left) == (7.5, 17.5)  # of the epoch; and another one of 10 s
     assert (view.may_stop_early, view.best_epoch, view.seconds) == (True, 2, 22.5)
     assert view.shards_epoch == 3 and view.shards and view.shards.shares == (0.25, 0.75)
-    assert (view.latest, view.whole) == (Counts(5, restarts=1), Counts(41, 2, 2, 6, 1))
+    assert (view.latest, view.whole) == (MinibatchCounts(5, restarts=1), MinibatchCounts(41, 2, 2, 6, 1))
 
 
 def test_the_first_epoch() -> None:

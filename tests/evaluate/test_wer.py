@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from speech3.errors import Speech3Error
 from speech3.evaluate.text import character_error_rate
-from speech3.evaluate.wer import Counts, paired_test, score
+from speech3.evaluate.wer import ErrorCounts, paired_test, score
 
 
 def distance(ref: list[str] | str, hyp: list[str] | str) -> int:
@@ -64,11 +64,11 @@ def test_counted_by_hand() -> None:
     ref = {"a": "the cat sat on the mat", "b": "one two three", "c": "yes"}
     hyp = {"a": "the cat sit on mat", "b": "one two three four", "c": "yes"}
     result = score(ref, hyp)
-    assert result.words == Counts(length=10, substitutions=1, deletions=1, insertions=1)
+    assert result.words == ErrorCounts(length=10, substitutions=1, deletions=1, insertions=1)
     assert result.wer == pytest.approx(0.3)
     assert result.ser == pytest.approx(2 / 3)
     # "the cat sat on the mat" (22) loses "the " and one vowel; "one two three" (13) gains " four"; "yes" (3).
-    assert result.characters == Counts(length=38, substitutions=1, deletions=4, insertions=5)
+    assert result.characters == ErrorCounts(length=38, substitutions=1, deletions=4, insertions=5)
     assert result.confusions == [("delete", "the", "", 1), ("insert", "", "four", 1), ("substitute", "sat", "sit", 1)]
     assert [u.name for u in result.worst(5)] == ["a", "b"]
     assert list(result.as_json()) == [
@@ -86,22 +86,22 @@ def test_counted_by_hand() -> None:
 
 def test_cer_counts_single_spaces_between_words() -> None:
     result = score({"a": "  ab   cd "}, {"a": "abcd"})
-    assert result.characters == Counts(length=5, deletions=1)
+    assert result.characters == ErrorCounts(length=5, deletions=1)
 
 
 @pytest.mark.parametrize(
     ("ref", "hyp", "counts"),
     [
-        ("三 千 零 五", "三千零五", Counts(4)),
-        ("三 千 零 五", "三 千 五", Counts(4, deletions=1)),
-        ("二〇二六 年", "二 〇 二 五 年", Counts(5, substitutions=1)),
-        ("我 爱 new york", "我爱 new yor", Counts(10, deletions=1)),
-        ("カ タ ひ ら", "カタひら", Counts(4)),
-        ("가 나 다", "가나 다", Counts(5, deletions=1)),  # Korean has spaces
-        ("один два", "одиндва", Counts(8, deletions=1)),
+        ("三 千 零 五", "三千零五", ErrorCounts(4)),
+        ("三 千 零 五", "三 千 五", ErrorCounts(4, deletions=1)),
+        ("二〇二六 年", "二 〇 二 五 年", ErrorCounts(5, substitutions=1)),
+        ("我 爱 new york", "我爱 new yor", ErrorCounts(10, deletions=1)),
+        ("カ タ ひ ら", "カタひら", ErrorCounts(4)),
+        ("가 나 다", "가나 다", ErrorCounts(5, deletions=1)),  # Korean has spaces
+        ("один два", "одиндва", ErrorCounts(8, deletions=1)),
     ],
 )
-def test_cer_counts_no_spaces_where_the_script_has_none(ref: str, hyp: str, counts: Counts) -> None:
+def test_cer_counts_no_spaces_where_the_script_has_none(ref: str, hyp: str, counts: ErrorCounts) -> None:
     assert score({"a": ref}, {"a": hyp}).characters == counts
     rate = character_error_rate([ref, "ab c"], [hyp, "ab d"])
     assert rate == pytest.approx((counts.errors + 1) / (counts.length + 4))
@@ -113,7 +113,10 @@ def test_characters_rank_and_group_by_the_metric() -> None:
     result = score(ref, hyp, {"a": "x", "b": "y"})
     assert [u.name for u in result.worst(2)] == ["b", "a"]  # one word against two, but three characters against two
     assert [u.name for u in result.worst(2, "CER")] == ["a", "b"]
-    assert result.by_speaker("CER") == {"x": Counts(4, substitutions=2, insertions=1), "y": Counts(4, deletions=2)}
+    assert result.by_speaker("CER") == {
+        "x": ErrorCounts(4, substitutions=2, insertions=1),
+        "y": ErrorCounts(4, deletions=2),
+    }
     assert result.speakers == result.by_speaker("WER")
     other = score(ref, {"a": "三百 五九九", "b": "一 四"}, {"a": "x", "b": "y"})
     assert paired_test(result, other).difference == 0
@@ -122,14 +125,14 @@ def test_characters_rank_and_group_by_the_metric() -> None:
 
 def test_empty_reference_counts_insertions() -> None:
     result = score({"a": "", "b": "x y"}, {"a": "uh huh", "b": "x y"})
-    assert result.words == Counts(length=2, insertions=2)
+    assert result.words == ErrorCounts(length=2, insertions=2)
     assert result.wer == 1.0
     assert math.isnan(result.utterances[0].words.rate)
 
 
 def test_missing_utterances_are_deletions_and_extra_ones_are_named() -> None:
     result = score({"a": "x y z", "b": "x"}, {"b": "x", "ghost": "boo"})
-    assert result.words == Counts(length=4, deletions=3)
+    assert result.words == ErrorCounts(length=4, deletions=3)
     assert result.missing == ("a",)
     assert result.extra == ("ghost",)
 
@@ -138,7 +141,7 @@ def test_speakers_add_up() -> None:
     ref = {"a1": "x y", "a2": "x", "b1": "x y z"}
     hyp = {"a1": "x", "a2": "q", "b1": "x y z"}
     result = score(ref, hyp, {"a1": "anna", "a2": "anna", "b1": "bert"})
-    assert result.speakers == {"anna": Counts(3, 1, 1, 0), "bert": Counts(3, 0, 0, 0)}
+    assert result.speakers == {"anna": ErrorCounts(3, 1, 1, 0), "bert": ErrorCounts(3, 0, 0, 0)}
 
 
 @pytest.mark.parametrize(
@@ -195,4 +198,4 @@ def test_references_of_other_lengths_have_their_own_rates() -> None:
 
 def test_symbols_are_not_words() -> None:
     result = score({"u": "one <unk> two", "v": "three"}, {"u": "one two <noise>", "v": "<UNK> three <unk>"})
-    assert result.words == Counts(3) and result.characters == Counts(12) and result.left_out == 4
+    assert result.words == ErrorCounts(3) and result.characters == ErrorCounts(12) and result.left_out == 4

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from speech3.data.datadir import DataDir, Utterance, write_datadir
-from speech3.decode.tune import Calibration, Point, Tuning
+from speech3.decode.tune import Calibration, Tuning, TuningPoint
 from speech3.recipe import evaluation
 from speech3.recipe.experiment import Experiment, open_experiment
 from speech3.runtime.files import read_json, write_json, write_text
@@ -58,7 +58,7 @@ def test_a_second_language_model_has_a_line_of_its_own(
 
 
 def test_the_table_of_the_tuning() -> None:
-    best = Point(0.1, 0.0, 0.25)
+    best = TuningPoint(0.1, 0.0, 0.25)
     assert (
         evaluation._table(Tuning(best, (best,), {}, Calibration(0.0, 1.0)), "CER")
         == "acoustic_scale word_penalty dev_CER\n0.1 0 25.00\n"
@@ -88,7 +88,7 @@ def test_of_systems_with_the_same_error_rate_on_dev_the_second_rate_or_the_order
 
 
 def test_the_second_error_rate_of_the_tuning() -> None:
-    best = Point(0.1, 0.0, 0.25)
+    best = TuningPoint(0.1, 0.0, 0.25)
     found = Tuning(best, (best,), {"u": ("三百", "五")}, Calibration(0.0, 1.0))
     assert evaluation._second_rate(found, {"u": ["三百", "五十"]}, "CER") == {"wer": 0.5}
     assert evaluation._second_rate(found, {"u": ["三百", "五十"]}, "WER") == {"cer": 0.25}

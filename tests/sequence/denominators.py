@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from speech3.sequence.graph import START, Graph, PhoneLm, estimate_phone_lm
+from speech3.sequence.graph import START, PhoneLm, SequenceGraph, estimate_phone_lm
 from speech3.sequence.lfmmi import Denominator, assemble
 
 
@@ -37,12 +37,12 @@ def log_prob(lm: PhoneLm, phones: list[int]) -> float:
     return total + math.log(end) if end > 1e-12 else -math.inf
 
 
-def enumerated_log_z(y_TS: np.ndarray, graph: Graph, leak: float) -> float:
+def enumerated_log_z(y_TS: np.ndarray, graph: SequenceGraph, leak: float) -> float:
     """Log of the summed weight of every path of states, leaks included, one by one."""
     return math.log(sum(weight for weight, _ in enumerated_paths(y_TS, graph, leak)))
 
 
-def enumerated_paths(y_TS: np.ndarray, graph: Graph, leak: float) -> list[tuple[float, tuple[int, ...]]]:
+def enumerated_paths(y_TS: np.ndarray, graph: SequenceGraph, leak: float) -> list[tuple[float, tuple[int, ...]]]:
     """The weight of every path of states, leaks included, and its pdfs."""
     frames = len(y_TS)
     weight_JJ = np.zeros((graph.num_states, graph.num_states))

@@ -52,7 +52,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Point:
+class ThroughputPoint:
     """Frames per second of `workers` workers with links of `bandwidth` bytes per second, for each kind of gradient."""
 
     network: str
@@ -74,11 +74,13 @@ class Conclusion:
     # Number of steps from one point to the next in which the gain changes by more than `LEVEL` of the smaller gain.
     steps: int
     level: int  # number of the other steps, which are no evidence for or against the claim
-    against: tuple[tuple[Point, Point], ...]  # the pairs of points, among `steps`, that contradict the claim
+    against: tuple[
+        tuple[ThroughputPoint, ThroughputPoint], ...
+    ]  # the pairs of points, among `steps`, that contradict the claim
 
 
-_Same = Callable[[Point], tuple[Any, ...]]  # what two points must have in common
-_More = Callable[[Point], float]  # what they differ in
+_Same = Callable[[ThroughputPoint], tuple[Any, ...]]  # what two points must have in common
+_More = Callable[[ThroughputPoint], float]  # what they differ in
 
 
 def measure_costs(parts: WorkerParts, codec: CodecConfig, workers: Sequence[int]) -> Costs:
@@ -140,7 +142,7 @@ def frames_per_s(costs: Costs, sent: Sent | None, workers: int, network: Times) 
 
 def throughputs(
     costs: dict[str, Costs], workers: Sequence[int], bandwidths: Sequence[float], latency_s: float = 0.0
-) -> list[Point]:
+) -> list[ThroughputPoint]:
     """A point for each neural network in `costs`, bandwidth (bytes per second) and number of workers, in this order."""
     points = []
     for name, each in costs.items():
@@ -149,11 +151,11 @@ def throughputs(
             for count in workers:
                 plain, coded = (each.float32, each.ternary[count]) if count > 1 else (None, None)
                 rates = (frames_per_s(each, sent, count, network) for sent in (plain, coded))
-                points.append(Point(name, bandwidth, count, *rates))
+                points.append(ThroughputPoint(name, bandwidth, count, *rates))
     return points
 
 
-def conclusions(points: Sequence[Point], connected: dict[str, float]) -> list[Conclusion]:
+def conclusions(points: Sequence[ThroughputPoint], connected: dict[str, float]) -> list[Conclusion]:
     """TernGrad's three conclusions, each tested on all pairs of points that differ by one step in that respect only.
 
     `connected`: for each neural network, the share of its parameters that are used once per frame.
@@ -166,14 +168,16 @@ def conclusions(points: Sequence[Point], connected: dict[str, float]) -> list[Co
     return [_conclude(claim, points, *keys) for claim, keys in claims.items()]
 
 
-def _conclude(claim: str, points: Sequence[Point], same: _Same, more: _More) -> Conclusion:
+def _conclude(claim: str, points: Sequence[ThroughputPoint], same: _Same, more: _More) -> Conclusion:
     steps = list(_steps([point for point in points if point.workers > 1], same, more))
     held = sum(after.gain > (1 + LEVEL) * before.gain for before, after in steps)
     against = tuple((before, after) for before, after in steps if before.gain > (1 + LEVEL) * after.gain)
     return Conclusion(claim, held + len(against), len(steps) - held - len(against), against)
 
 
-def _steps(points: Sequence[Point], same: _Same, more: _More) -> Iterator[tuple[Point, Point]]:
+def _steps(
+    points: Sequence[ThroughputPoint], same: _Same, more: _More
+) -> Iterator[tuple[ThroughputPoint, ThroughputPoint]]:
     """Pairs of points that differ only in `more`, with neighbouring values of it."""
     for _, group in groupby(sorted(points, key=same), key=same):
         ranks = [list(rank) for _, rank in groupby(sorted(group, key=more), key=more)]

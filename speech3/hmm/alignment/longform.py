@@ -154,7 +154,7 @@ def _disjoint(track: list[Segment]) -> list[Segment]:
     return [replace(s, end_s=end) for s, end in zip(track, ends, strict=False)] + track[-1:]
 
 
-class Found(NamedTuple):
+class AlignedWord(NamedTuple):
     """A word of the transcript and its frames (or outputs, if the model subsamples frames)."""
 
     word: int
@@ -162,7 +162,9 @@ class Found(NamedTuple):
     end: int
 
 
-def find_words(graph: TranscriptGraph, hmm: Hmm, chunks: Iterator[np.ndarray], acoustic_scale: float) -> list[Found]:
+def find_words(
+    graph: TranscriptGraph, hmm: Hmm, chunks: Iterator[np.ndarray], acoustic_scale: float
+) -> list[AlignedWord]:
     """Find the words of a transcript in a recording that may lack some of them and contain others.
 
     `chunks`: log likelihoods (T, P) of all pdfs, float32, of consecutive parts of the recording.
@@ -227,7 +229,7 @@ class _Search:
         jumps = (max(1, _JUMP_EVERY // self.subsampling), _REACH_PER_FRAME * self.subsampling)
         _advance(loglikes_TP, garbage_T, words, places, state, costs, jumps)
 
-    def result(self) -> list[Found]:
+    def result(self) -> list[AlignedWord]:
         """The words of the best token, which is in garbage or at the end of a word."""
         frame, half, count, _, record = (int(value) for value in self.now)
         best, words = float(self.garbage[0]), []
@@ -235,10 +237,10 @@ class _Search:
             score = float(self.scores[half, s] + self.leave[s])
             if self.ends[s] and score > best:
                 best, record = score, int(self.tokens[half, 0, s])
-                words = [Found(int(self.word[s]), int(self.tokens[half, 1, s]), frame)]
+                words = [AlignedWord(int(self.word[s]), int(self.tokens[half, 1, s]), frame)]
         while record >= 0:
             word, start, end, record = (int(value) for value in self.records[record, :4])
-            words.append(Found(word, start, end))
+            words.append(AlignedWord(word, start, end))
         return words[::-1]
 
 
@@ -443,7 +445,7 @@ def lay_out_long(
 
     outputs = find_words(graph, hmm, scores(), acoustic_scale)
     step, frames = hmm.subsampling, len(feats_TF)
-    found = in_order([Found(f.word, f.start * step, min(f.end * step, frames)) for f in outputs], len(words))
+    found = in_order([AlignedWord(f.word, f.start * step, min(f.end * step, frames)) for f in outputs], len(words))
     found = [f for f in found if words[f.word] != UNKNOWN]  # spoken noise fits anything; its neighbours locate it
     stretches = _stretches(found, len(words), rate)
     if sum(len(inside) for _, inside in stretches) < _MIN_FOUND * len(words):
@@ -460,7 +462,7 @@ def lay_out_long(
     return LongLayout(tuple(parts), tuple(_gaps(parts, len(words), len(feats_TF), rate)), len(words))
 
 
-def in_order(found: Sequence[Found], words: int) -> list[Found]:
+def in_order(found: Sequence[AlignedWord], words: int) -> list[AlignedWord]:
     """The chain of found words, in order of time and of the transcript, that covers the most frames."""
     heaviest = np.zeros(words + 1)  # frames of the best chain whose last word is before this one
     last = np.full(words + 1, -1)
@@ -476,12 +478,12 @@ def in_order(found: Sequence[Found], words: int) -> list[Found]:
     return chain[::-1]
 
 
-_Stretch = tuple[list[Found], tuple[int, ...]]  # words found without a break, and the words in the stretch
+_Stretch = tuple[list[AlignedWord], tuple[int, ...]]  # words found without a break, and the words in the stretch
 
 
-def _stretches(found: Sequence[Found], words: int, rate: float) -> list[_Stretch]:
+def _stretches(found: Sequence[AlignedWord], words: int, rate: float) -> list[_Stretch]:
     while True:
-        rows: list[list[Found]] = []
+        rows: list[list[AlignedWord]] = []
         for f in found:
             if rows and _in_one_stretch(rows[-1][-1], f, rate):
                 rows[-1].append(f)
@@ -493,7 +495,7 @@ def _stretches(found: Sequence[Found], words: int, rate: float) -> list[_Stretch
         found = [f for row in kept for f in row]
 
 
-def _in_one_stretch(a: Found, b: Found, rate: float) -> bool:
+def _in_one_stretch(a: AlignedWord, b: AlignedWord, rate: float) -> bool:
     """Can the gap between two found words hold the words between them, so that both belong to one stretch?"""
     unfound, gap_s = b.word - a.word - 1, (b.start - a.end) / rate
     if not unfound:
@@ -501,7 +503,7 @@ def _in_one_stretch(a: Found, b: Found, rate: float) -> bool:
     return unfound <= _MAX_UNFOUND and gap_s <= max(_APART_S, unfound * _SLOW_WORD_S)
 
 
-def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:
+def _inside(row: Sequence[AlignedWord], rate: float) -> tuple[int, ...]:
     """Words of a stretch: those found, and those between them if the gap has time for them."""
     inside = [row[0].word]
     for a, b in pairwise(row):
@@ -513,7 +515,7 @@ def _inside(row: Sequence[Found], rate: float) -> tuple[int, ...]:
 
 
 def _cut(
-    utterance: str, row: Sequence[Found], inside: Sequence[int], after: int, before: int, rate: float
+    utterance: str, row: Sequence[AlignedWord], inside: Sequence[int], after: int, before: int, rate: float
 ) -> list[LongPart]:
     """Cut a stretch at the longest pauses that leave parts of the right length; never where words were not found."""
     margin = round(_MARGIN_S * rate)
@@ -533,7 +535,9 @@ def _cut(
     return [*parts, LongPart(utterance, start, last, tuple(inside[first:]))]
 
 
-def _pause(pauses: Sequence[tuple[Found, Found]], start: int, rate: float) -> tuple[Found, Found] | None:
+def _pause(
+    pauses: Sequence[tuple[AlignedWord, AlignedWord]], start: int, rate: float
+) -> tuple[AlignedWord, AlignedWord] | None:
     """The longest pause that ends a part of the right length, else the next pause; None if there is none."""
     for shortest_s, longest_s in ((_SHORTEST_PART_S, PART_S), (_SHORTEST_PART_S, LONGEST_PART_S), (1.0, np.inf)):
         reach = [p for p in pauses if shortest_s * rate <= (p[0].end + p[1].start) / 2 - start <= longest_s * rate]

@@ -23,8 +23,8 @@ from speech3.hmm.kaldi.model import (
     KaldiTree,
     Leaf,
     Node,
+    NodeTable,
     Question,
-    Table,
     Topology,
     TopologyState,
     TransitionModel,
@@ -242,7 +242,7 @@ def _pdfs(tree: Tree, phone: int, state: int) -> set[int]:
     return found
 
 
-def _root(hmm: Hmm, width: int) -> Table:
+def _root(hmm: Hmm, width: int) -> NodeTable:
     tree = hmm.tree
 
     def node(number: int, phone: int) -> Node:
@@ -257,9 +257,10 @@ def _root(hmm: Hmm, width: int) -> Table:
 
     phones = range(1, len(hmm.lexicon.phones) + 1)
     ways = [
-        Table(-1, tuple(node(int(tree.root[phone, state]), phone) for state in range(tree.states))) for phone in phones
+        NodeTable(-1, tuple(node(int(tree.root[phone, state]), phone) for state in range(tree.states)))
+        for phone in phones
     ]
-    return Table(width // 2, (None, *ways))
+    return NodeTable(width // 2, (None, *ways))
 
 
 def _write_dictionary(lexicon: Lexicon, out: Path) -> None:

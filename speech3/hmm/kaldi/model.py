@@ -47,14 +47,14 @@ class Question:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class NodeTable:
     """One node for each value of `key`; None where there is none."""
 
     key: int
     ways: tuple["Node | None", ...]
 
 
-Node = Leaf | Question | Table
+Node = Leaf | Question | NodeTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,7 @@ def _read_node(stream: KaldiObject) -> Node | None:
     if kind == "TE":
         count = stream.integer()
         stream.expect("(")
-        table = Table(key, tuple(_read_node(stream) for _ in range(count)))
+        table = NodeTable(key, tuple(_read_node(stream) for _ in range(count)))
         stream.expect(")")
         return table
     members = frozenset(stream.integers())
@@ -144,7 +144,7 @@ def _node_text(node: Node | None) -> str:
         return "NULL "
     if isinstance(node, Leaf):
         return f"CE {node.pdf} "
-    if isinstance(node, Table):
+    if isinstance(node, NodeTable):
         return f"TE {node.key} {len(node.ways)} ( {''.join(map(_node_text, node.ways))}) \n"
     members = " ".join(map(str, sorted(node.members)))
     return f"SE {node.key} [ {members} ]\n{{ {_node_text(node.yes)}{_node_text(node.no)}}} \n"
@@ -197,7 +197,7 @@ class _Builder:
         return place
 
 
-def _way(node: Question | Table, value: int) -> Node | None:
+def _way(node: Question | NodeTable, value: int) -> Node | None:
     if isinstance(node, Question):
         return node.yes if value in node.members else node.no
     return node.ways[value] if value < len(node.ways) else None
