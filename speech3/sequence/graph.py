@@ -282,7 +282,7 @@ def graph_arrays(
     weight_A: np.ndarray,
     initial_J: np.ndarray,
 ) -> dict[str, Any]:
-    """Fields of a `SequenceGraph` with the states and arcs of a language model; `weight_A` is in the order of its arcs."""
+    """Fields of a `SequenceGraph` with the states and arcs of a language model; `weight_A` in the order of its arcs."""
     order_A = np.argsort(lm.next_A, kind="stable")
     return {
         "num_pdfs": num_pdfs,
