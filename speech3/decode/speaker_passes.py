@@ -118,8 +118,7 @@ class SpeakerModel:
 
     def recognizer_with(self, graph: DecodingGraph | None) -> TrainedModel:
         """The recogniser of the passes after the first, for `Marked` features."""
-        scorer = EitherScorer(self.adapted.gmm, self.twin)
-        return replace(self.recognizer, scorer=scorer, directory=self._directory, chosen_graph=graph)
+        return self._adapted(EitherScorer(self.adapted.gmm, self.twin), graph)
 
     def recognizer_of(self, transform_DV: np.ndarray | None) -> TrainedModel:
         """The recogniser of one speaker; without a transform the twin, or the network on features not adapted."""
@@ -127,9 +126,12 @@ class SpeakerModel:
             return replace(self.network, transform=transform_DV)
         if transform_DV is None:
             return self.recognizer
-        scorer = ProjectedGmm(self.adapted.gmm, self.projection, transform_DV)
-        graph = self.recognizer.graph
-        return replace(self.recognizer, scorer=scorer, directory=self._directory, chosen_graph=graph)
+        return self._adapted(ProjectedGmm(self.adapted.gmm, self.projection, transform_DV), self.recognizer.graph)
+
+    def _adapted(self, scorer: Scorer, graph: DecodingGraph | None) -> TrainedModel:
+        """The recogniser with another scorer, the settings of the passes after the first, and its own graphs."""
+        settings, graphs = self._directory, self.recognizer.directory
+        return replace(self.recognizer, scorer=scorer, directory=settings, chosen_graph=graph, graphs=graphs)
 
     @property
     def projection(self) -> Projection:

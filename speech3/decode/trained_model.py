@@ -142,6 +142,9 @@ class TrainedModel:
 
     `sat` are the GMMs of a network that reads features adapted to speakers, and `transform` (D, D + 1) is that of the
     speaker of the recordings; without one their features are not adapted.
+
+    `graphs` is the directory with the decoding graphs if it is not the model's: settings of the passes after the first
+    have a directory of their own.
     """
 
     directory: Path
@@ -153,6 +156,7 @@ class TrainedModel:
     nbest: int = 0
     sat: "TrainedModel | None" = None
     transform: np.ndarray | None = None
+    graphs: Path | None = None
 
     def with_min_confidence(self, least: float) -> Self:
         if not isinstance(least, numbers.Real) or not 0 <= least <= 1:
@@ -194,17 +198,18 @@ class TrainedModel:
         """The decoding graph, read on first use; raises an error if there is none or its number of pdfs differs."""
         if self.chosen_graph:
             return self.chosen_graph
-        if not (self.directory / GRAPH / "graph.json").exists():
+        own = (self.graphs or self.directory) / GRAPH
+        if not (own / "graph.json").exists():
             raise MissingError(
-                f"{self.directory}: has no decoding graph, so it can align but not decode; use another model directory"
+                f"{own.parent}: has no decoding graph, so it can align but not decode; use another model directory"
                 " of the same recipe, such as tri or dnn"
             )
-        return self.read_graph(self.directory / GRAPH)
+        return self.read_graph(own)
 
     @property
     def tuning_graph(self) -> DecodingGraph:
         """The graph for tuning: one whose language model has not seen the dev set's sentences, if it exists."""
-        own = self.directory / TUNING_GRAPH
+        own = (self.graphs or self.directory) / TUNING_GRAPH
         return self.read_graph(own) if (own / "graph.json").exists() else self.graph
 
     def read_graph(self, path: Path) -> DecodingGraph:

@@ -219,7 +219,7 @@ def rescore_system(e: Experiment, system: str) -> None:
     for split in ("dev", "test"):
         recognizer, feats = _last_pass(e, system, split)
         lattices[split] = out / f"{split}_lattices"
-        graph = load_recognizer(e.model(system)).tuning_graph if split == "dev" else None  # that of sat is beside it
+        graph = recognizer.tuning_graph if split == "dev" else None
         decode_latticed(recognizer, feats, lattices[split], WantedResults(archive=True), e.jobs, graph)
     references: dict[str, Sequence[str]] = {
         key: (utterance.text or "").split() for key, utterance in read_datadir(e.data("dev")).utterances.items()

@@ -1,13 +1,15 @@
 """Transforms of speakers from recognised words, and which utterances are scored with them."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from drawn import draw
 
 from speech3.config import FeatureConfig
-from speech3.decode import speaker_passes
+from speech3.decode import speaker_passes, trained_model
+from speech3.decode.graph import DecodingGraph
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.speaker_passes import (
     SEVERAL,
@@ -18,12 +20,14 @@ from speech3.decode.speaker_passes import (
     with_transforms,
     write_speakers,
 )
+from speech3.decode.tune import DecodeSettings
 from speech3.errors import Speech3Error
 from speech3.hmm.fmllr import identity
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.lda_mllt import Projection
 from speech3.hmm.model import Hmm
 from speech3.hmm.sat import Adapted, Estimated, ProjectedGmm
+from speech3.runtime.files import write_json
 
 
 def a_model(hmm: Hmm, means: np.ndarray, directory: Path) -> SpeakerModel:
@@ -64,6 +68,28 @@ def test_transforms_follow_the_words_and_survive_what_cannot_be_aligned(
     nothing, _ = model.transforms(feats, speaker_of, {}, found.transforms)
     assert set(nothing.transforms) == {"one", "other"}
     np.testing.assert_array_equal(nothing.transforms["other"], found.transforms["other"])
+
+
+def test_later_passes_have_settings_of_their_own_and_the_graphs_of_the_model(
+    hmm: Hmm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among them the graph that has not seen dev's sentences, which tuning needs."""
+    model = a_model(hmm, draw(hmm, 1, seed=3).means, tmp_path)
+    DecodeSettings(0.2, 0.0, 10.0, 1000).save(tmp_path)
+    DecodeSettings(0.3, 0.0, 10.0, 1000).save(tmp_path / "adapted")
+    for name in ("graph", "graph_tuning"):
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / "graph.json", {})
+
+    def load(path: Path) -> SimpleNamespace:
+        return SimpleNamespace(num_pdfs=hmm.num_pdfs, path=path, with_filler_cost=lambda cost: path.name)
+
+    monkeypatch.setattr(trained_model, "load_graph", load)
+    later = model.recognizer_with(None)
+    assert later.settings.acoustic_scale == 0.3
+    assert (later.graph, later.tuning_graph) == ("graph", "graph_tuning")
+    given = DecodingGraph.__new__(DecodingGraph)
+    assert model.recognizer_with(given).graph is given
 
 
 def test_utterances_without_a_transform_are_scored_by_the_twin(hmm: Hmm, tmp_path: Path) -> None:

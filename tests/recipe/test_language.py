@@ -242,7 +242,6 @@ class _Model:
 def test_dev_of_sat_is_rescored_with_the_graph_that_has_not_seen_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recogniser of adapted features is in a directory of its own, without that graph."""
     e = with_text(tmp_path / "out", "lm.order=2", "lm.rescore=3")
     graphs, adapted = [], _Model(tmp_path / "adapted")
 
@@ -250,7 +249,6 @@ def test_dev_of_sat_is_rescored_with_the_graph_that_has_not_seen_it(
         graphs.append((recognizer, out.name, graph))
 
     monkeypatch.setattr(evaluation.speakers, "last_pass", lambda e, split: (adapted, {}))
-    monkeypatch.setattr(evaluation, "load_recognizer", _Model)
     monkeypatch.setattr(evaluation, "decode_latticed", decode)
     monkeypatch.setattr(evaluation, "open_lattices", lambda path: path)
     rescored = SimpleNamespace(rates={0.0: 0.2, 1.0: 0.1}, weight=1.0, decoding=Decoding((), {}))
@@ -258,10 +256,7 @@ def test_dev_of_sat_is_rescored_with_the_graph_that_has_not_seen_it(
     monkeypatch.setattr(evaluation, "write_hypotheses", lambda *_: None)
     monkeypatch.setattr(evaluation, "_silent", lambda *_: frozenset())
     evaluation.rescore_system(e, "sat")
-    assert graphs == [
-        (adapted, "dev_lattices", e.model("sat") / "graph_tuning"),
-        (adapted, "test_lattices", None),
-    ]
+    assert graphs == [(adapted, "dev_lattices", adapted.tuning_graph), (adapted, "test_lattices", None)]
 
 
 def lm_given(e: Experiment) -> ArpaLm:
