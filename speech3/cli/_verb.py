@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo, OptionInfo
 
+from speech3.io import HMM_FILE, MODEL_FILE
 from speech3.runtime import be_quiet
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
@@ -21,7 +22,7 @@ Quiet = Annotated[
 _METAVARS = {int: "N", float: "X", Path: "FILE", bool: ""}  # of options that name none
 Complete = Callable[[str], list[str]]
 STAGES = ("data", "features", "hmm", "graph", "train", "decode", "adapted", "self", "rescore", "score", "report")
-_MODEL_FILES = ("model.safetensors", "hmm.json")
+_MODEL_FILES = (MODEL_FILE, HMM_FILE)
 _GROUPS = ("lfmmi", "flat", "hmm")  # groups of a recipe's keys that hold presets, too
 
 

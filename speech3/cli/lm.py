@@ -7,6 +7,7 @@ import typer
 
 from speech3.cli import _verb
 from speech3.errors import MismatchError, OccupiedError, SettingError
+from speech3.io import RUN_FILE
 
 _ORDER = 3  # default order of n-grams
 verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure language models.")
@@ -191,7 +192,7 @@ def _check_out(out: Path, lms: list[Path]) -> None:
     """Refuse to write over what is read, or into the directory of a training, which would be another model then."""
     if any(out.resolve() == lm.resolve() for lm in lms):
         raise OccupiedError(f"--out {out}: is what is read; choose another place")
-    if (out / "run.json").exists():
+    if (out / RUN_FILE).exists():
         raise OccupiedError(f"--out {out}: holds a training; choose another directory")
 
 

@@ -546,8 +546,6 @@ def tune(
 
     from speech3.config import changed, refuse_unused
     from speech3.decode import (
-        DECODE_SETTINGS,
-        TUNING_FILE,
         features_for,
         load_recognizer,
         load_tuning,
@@ -557,6 +555,7 @@ def tune(
         tune_recognizer,
     )
     from speech3.evaluate import ERROR_RATES
+    from speech3.io import DECODE_FILE, TUNING_FILE
     from speech3.recipe import read_for
     from speech3.runtime import available_jobs
 
@@ -587,7 +586,7 @@ def tune(
             best = passes.last.best if passes.helps else passes.first.best
         else:
             best = tune_recognizer(recognizer, feats, texts, config, jobs, rate).best
-    print(f"{recognizer.directory / DECODE_SETTINGS}: acoustic scale {best.acoustic_scale:g},", end=" ")
+    print(f"{recognizer.directory / DECODE_FILE}: acoustic scale {best.acoustic_scale:g},", end=" ")
     print(f"word penalty {best.word_penalty:g}, {config.metric} {100 * best.error_rate:.2f} % on {directory}")
 
 

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
         spelling_with as spelling_with,
     )
     from speech3.decode.graph import (
-        DECODE_SETTINGS as DECODE_SETTINGS,
-        GRAPH as GRAPH,
-        TUNING_GRAPH as TUNING_GRAPH,
         build_graph as build_graph,
     )
     from speech3.decode.hot_words import replace_graph as replace_graph
@@ -63,7 +60,6 @@ if TYPE_CHECKING:
         write_hypotheses as write_hypotheses,
     )
     from speech3.decode.recognizer import (
-        TUNING_FILE as TUNING_FILE,
         Recognizer as Recognizer,
         TunedPasses as TunedPasses,
         load_recognizer as load_recognizer,

@@ -22,7 +22,7 @@ import numpy as np
 from speech3.data import NOISE
 from speech3.errors import DataError, FormatError, MismatchError, MissingError, listed
 from speech3.hmm import Hmm, PdfsOnly, Segment, has_phones, with_pronunciations
-from speech3.io import ARC, Fst, FstBuilder
+from speech3.io import ARC, GRAPH_FILE, Fst, FstBuilder
 from speech3.language import (
     EOS,
     JOINER,
@@ -301,7 +301,7 @@ def read_spelling(graph: Path) -> Spelling | None:
     """Read the spelling of a graph; None if it does not spell unseen words; refused if a part of it is missing."""
     if not (graph / LETTERS).exists():
         return None
-    weight = read_json(graph / "graph.json").get(UNSEEN_WEIGHT)
+    weight = read_json(graph / GRAPH_FILE).get(UNSEEN_WEIGHT)
     if not isinstance(weight, float) or not (graph / GRAPH_LEXICON).exists():
         raise MismatchError(f"{graph}: {LETTERS} does not belong to this graph; build it again, or remove the file")
     listed = read_lexicon(graph / GRAPH_LEXICON).pronunciations

@@ -35,18 +35,24 @@ from speech3.decode.grammar import (
 from speech3.decode.phrases import Phrases
 from speech3.errors import DataError, MismatchError, MissingError
 from speech3.hmm import FIRST_AND_LOOP, Hmm, with_pronunciations
-from speech3.io import ARC, Fst, from_kaldifst, read_fst, to_kaldifst, write_fst
+from speech3.io import (
+    ARC,
+    GRAMMAR_FILE,
+    GRAPH_FILE,
+    HCLG_FILE,
+    LM_FILE,
+    Fst,
+    from_kaldifst,
+    read_fst,
+    to_kaldifst,
+    write_fst,
+)
 from speech3.language import ArpaLm, write_arpa
 from speech3.runtime import read_json, read_utf8, say, to_one_form, write_json, write_text
 
 _GRAIN = 8192  # costs are compared after rounding to multiples of 1 / _GRAIN
 _SEEDS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _ODD = np.uint64(0xFF51AFD7ED558CCD)  # MurmurHash3's finaliser
-GRAPH = "graph"  # directories in a model directory
-TUNING_GRAPH = "graph_tuning"
-DECODE_SETTINGS = "decode.json"  # acoustic scale and word penalty, in a model directory
-LM = "lm.arpa.gz"  # in a graph's directory, if its language model is an n-gram model
-GRAMMAR = "G.fst"  # in a graph's directory, beside HCLG.fst
 _SLOW_S = 5.0  # a build that takes longer reports its progress
 _SLOW_ARCS = 50_000  # arcs of G above which building the graph takes seconds
 
@@ -326,29 +332,29 @@ def build_graph(
         "seconds": round(time.monotonic() - started, 1),
         **({UNSEEN_WEIGHT: spelling.weight} if spelling else {}),
     }
-    (out / "graph.json").unlink(missing_ok=True)  # written last: if it exists, the other files are complete
+    (out / GRAPH_FILE).unlink(missing_ok=True)  # written last: if it exists, the other files are complete
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(grammar.words)))
-    write_fst(fst, out / "HCLG.fst")
-    write_fst(grammar.fst, out / GRAMMAR)
+    write_fst(fst, out / HCLG_FILE)
+    write_fst(grammar.fst, out / GRAMMAR_FILE)
     if isinstance(lm, ArpaLm):
-        write_arpa(lm, out / LM)
+        write_arpa(lm, out / LM_FILE)
     else:
-        (out / LM).unlink(missing_ok=True)
+        (out / LM_FILE).unlink(missing_ok=True)
     for name in (LETTERS, GRAPH_LEXICON):
         (out / name).unlink(missing_ok=True)
     if spelling:
         spelling.save(out)
-    write_json(out / "graph.json", about)
+    write_json(out / GRAPH_FILE, about)
     return about
 
 
 def load_graph(path: Path | str) -> DecodingGraph:
     """Read what `build_graph` wrote; refuse a damaged file, and a graph that cannot be searched (`check_graph`)."""
     path = Path(path)
-    about = read_json(path / "graph.json")
+    about = read_json(path / GRAPH_FILE)
     if not isinstance(about, dict) or not isinstance(about.get("num_pdfs"), int):
         raise MismatchError(f"{path / 'graph.json'}: has keys of another version of speech3; build the graph again")
-    fst = read_fst(path / "HCLG.fst")
+    fst = read_fst(path / HCLG_FILE)
     if not (path / "words.txt").exists():
         raise MissingError(f"{path}/words.txt: no such file; build the graph again")
     try:

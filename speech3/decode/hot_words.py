@@ -17,11 +17,12 @@ from typing import TypeVar
 import numpy as np
 
 from speech3.decode.grammar import GRAPH_LEXICON, with_lexicon_of
-from speech3.decode.graph import LM, DecodingGraph
+from speech3.decode.graph import DecodingGraph
 from speech3.decode.new_graph import GraphSources, make_graph
 from speech3.decode.phrases import Phrases, automaton
 from speech3.decode.trained_model import TrainedModel
 from speech3.errors import DataError, FormatError, MissingError, Speech3Error, listed
+from speech3.io import GRAPH_FILE, LM_FILE
 from speech3.language import WORD_START, number_in
 from speech3.runtime import composed, read_utf8, say, write_text
 
@@ -149,7 +150,7 @@ def replace_graph(recognizer: Model, graph: Path | None, hot: Path | Sequence[st
     in the graph and cannot be added to it, since it cannot be pronounced or the graph is that of a grammar.
     """
     if graph:
-        if not (graph / "graph.json").exists():
+        if not (graph / GRAPH_FILE).exists():
             raise MissingError(f"{graph}: not a decoding graph (it has no graph.json); `speech3 graph` makes one")
         chosen = recognizer.read_graph(graph)
         recognizer = replace(recognizer, outputs=with_lexicon_of(recognizer.outputs, graph), chosen_graph=chosen)
@@ -160,7 +161,7 @@ def replace_graph(recognizer: Model, graph: Path | None, hot: Path | Sequence[st
         raise MissingError(f"{hot}: no such file; write the words to expect into a file, one word or phrase a line")
     found, source = (read_hot(hot), hot) if isinstance(hot, Path) else (parse_hot(hot), Path("hot"))
     new = dict.fromkeys(word for words in found for word in words if word not in searched.label_of)
-    if new and searched.mark != WORD_START and (searched.path / LM).exists():
+    if new and searched.mark != WORD_START and (searched.path / LM_FILE).exists():
         recognizer = _with_words(recognizer, searched.path, list(new), source)
         searched = recognizer.graph
     return replace(recognizer, chosen_graph=with_hot_words(searched, found, source))
@@ -174,7 +175,7 @@ def _with_words(recognizer: Model, graph: Path, words: Sequence[str], source: Pa
         try:
             given = graph / GRAPH_LEXICON  # words that were added to a chosen graph
             lexicon = given if graph.parent != recognizer.directory and given.exists() else None
-            made = make_graph(recognizer.directory, out, GraphSources(lm=graph / LM, add=added, lexicon=lexicon))
+            made = make_graph(recognizer.directory, out, GraphSources(lm=graph / LM_FILE, add=added, lexicon=lexicon))
         except Speech3Error as error:
             told = str(error).replace(str(added), str(source))
             where = " (options of `speech3 graph MODEL OUT --add FILE`)" if "--" in told else ""

@@ -15,11 +15,11 @@ import numpy as np
 from speech3.decode.graph import check_graph
 from speech3.errors import DataError, FormatError, MismatchError, OccupiedError, listed
 from speech3.hmm import Hmm, PdfsOnly, TransitionModel, open_alignment, read_symbol_table
-from speech3.io import Fst, from_kaldifst, read_fst, write_ark, write_fst
+from speech3.io import GRAPH_FILE, HCLG_FILE, HMM_FILE, TREE_FILE, Fst, from_kaldifst, read_fst, write_ark, write_fst
 from speech3.runtime import explained_disk_errors, write_json, write_text
 
 _REMEDY = "pass the graph directory that mkgraph.sh made for this model"
-_WRITTEN = {"hmm.json", "tree.safetensors", "lexiconp.txt", "lexiconp_silprob.txt", "ali.ark", "graph"}
+_WRITTEN = {HMM_FILE, TREE_FILE, "lexiconp.txt", "lexiconp_silprob.txt", "ali.ark", "graph"}
 
 
 def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> d
         and int(text) != model.num_pdfs
     ):
         raise MismatchError(f"{stated}: {text} pdfs, but {mdl} has {model.num_pdfs}; {_REMEDY}")
-    fst = _read(graph / "HCLG.fst")
+    fst = _read(graph / HCLG_FILE)
     lowest, highest = (int(f(fst.arcs_A["ilabel"])) if len(fst.arcs_A) else 0 for f in (np.min, np.max))
     if lowest < 0 or highest >= len(model.pdf_K):
         found = f"up to {highest}" if lowest >= 0 else f"below 0 ({lowest})"
@@ -58,8 +58,8 @@ def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> d
     sizes = {"num_pdfs": model.num_pdfs, "states": len(fst.final_S), "arcs": len(arcs_A), "words": len(words)}
     about = {**sizes, "lm": str(graph), "dropped": []}
     write_text(out / "words.txt", "".join(f"{word} {label}\n" for label, word in enumerate(words)))
-    write_fst(fst, out / "HCLG.fst")
-    write_json(out / "graph.json", about)
+    write_fst(fst, out / HCLG_FILE)
+    write_json(out / GRAPH_FILE, about)
     return about
 
 
@@ -122,5 +122,5 @@ def _publish(staged: Path, out: Path) -> None:
     for name in _WRITTEN - {"graph"}:
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / "graph", ignore_errors=True)
-    for path in sorted(staged.iterdir(), key=lambda path: path.name == "hmm.json"):  # last: if it exists, the rest does
+    for path in sorted(staged.iterdir(), key=lambda path: path.name == HMM_FILE):  # last: if it exists, the rest does
         path.replace(out / path.name)

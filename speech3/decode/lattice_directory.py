@@ -24,7 +24,7 @@ import numpy as np
 from speech3.config import DecodeConfig
 from speech3.decode.beam_search import Lattice
 from speech3.decode.grammar import BACKOFF, are_pieces, join_words, mark_of, read_spelling
-from speech3.decode.graph import GRAMMAR, DecodingGraph
+from speech3.decode.graph import DecodingGraph
 from speech3.decode.lattice_archive import read_lattices, write_lattices
 from speech3.decode.lattice_composition import NO_WORD, LmStates, expand_pieces, numbers_of, of_arpa, of_grammar
 from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest, oracle_words
@@ -33,7 +33,7 @@ from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
 from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError, check_bad
 from speech3.hmm import read_symbol_table
-from speech3.io import read_fst
+from speech3.io import GRAMMAR_FILE, GRAPH_FILE, read_fst
 from speech3.language import ArpaLm, read_arpa
 from speech3.runtime import progress, read_json, say, write_json, write_text
 
@@ -108,22 +108,22 @@ class LatticeDir:
         the lattices were made with.
         """
         graph = Path(self.about.graph)
-        if given is not None and (graph / GRAMMAR).exists():
+        if given is not None and (graph / GRAMMAR_FILE).exists():
             raise SettingError(
-                f"--old {given}: {graph} keeps the language model of the search ({GRAMMAR}); remove --old"
+                f"--old {given}: {graph} keeps the language model of the search ({GRAMMAR_FILE}); remove --old"
             )
-        if given is None and (graph / "graph.json").exists():
+        if given is None and (graph / GRAPH_FILE).exists():
             symbols = read_symbol_table(graph / SYMBOLS, _REMEDY)
-            if symbols != self.symbols or read_json(graph / "graph.json") != self.about.graph_about:
+            if symbols != self.symbols or read_json(graph / GRAPH_FILE) != self.about.graph_about:
                 raise MismatchError(f"{self.path}: not made with the graph that is in {graph} now; {_REMEDY}")
-            if (graph / GRAMMAR).exists():
+            if (graph / GRAMMAR_FILE).exists():
                 backoff = self.symbols.index(BACKOFF) if BACKOFF in self.symbols else -1
-                states = of_grammar(read_fst(graph / GRAMMAR), backoff, graph / GRAMMAR)
+                states = of_grammar(read_fst(graph / GRAMMAR_FILE), backoff, graph / GRAMMAR_FILE)
                 return states, np.arange(len(self.symbols))
         if given is None:
             raise MissingError(
-                f"{self.path}: the language model that it was decoded with is not in {graph}/{GRAMMAR}; pass its ARPA"
-                " file with --old, or build the graph again and decode with it"
+                f"{self.path}: the language model that it was decoded with is not in {graph}/{GRAMMAR_FILE}; pass its"
+                " ARPA file with --old, or build the graph again and decode with it"
             )
         states, numbers = of_arpa(self.with_unseen(read_arpa(given)))
         number_W = numbers_of(self.symbols, numbers, "")
@@ -156,7 +156,7 @@ def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> Non
 
 def forget_lattices(out: Path) -> None:
     """Remove the lattices of an earlier decoding; refuse the directory of a graph, which has the same symbol table."""
-    if (out / "graph.json").exists():
+    if (out / GRAPH_FILE).exists():
         raise OccupiedError(f"{out}: holds a decoding graph; choose another directory")
     if any((out / name).exists() for name in (ABOUT, INDEX, ARCHIVE)):
         for name in (ABOUT, INDEX, ARCHIVE, SYMBOLS):

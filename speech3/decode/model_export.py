@@ -20,11 +20,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from speech3.decode.graph import DECODE_SETTINGS, decode_directory
+from speech3.decode.graph import decode_directory
 from speech3.decode.trained_model import MeanScorer, NetworkScorer, TrainedModel
 from speech3.errors import DataError, MismatchError, OccupiedError, SettingError, TrainingError
 from speech3.hmm import Scorer
-from speech3.io import read_about
+from speech3.io import (
+    DECODE_FILE,
+    GRAPH_DIR,
+    GRAPH_FILE,
+    GRAPH_FILES,
+    HMM_FILE,
+    MODEL_FILE,
+    TUNING_FILE,
+    read_about,
+)
 from speech3.models import AcousticModel, OnnxNetwork, to_onnx
 from speech3.runtime import atomic_path
 
@@ -37,9 +46,8 @@ _KEPT = (
     *("training", "best_epoch", "averaged_epochs", "train_accuracy", "heldout_accuracy", "heldout_loss"),
     *("heldout_per", "hmm", "seed", "versions"),
 )
-_GRAPH = "graph/graph.json"
-_GRAPH_FILES = ("HCLG.fst", "words.txt", "G.fst", "lm.arpa.gz", "letters.arpa.gz", "lexicon.txt")
-_BESIDE = (*(f"graph/{name}" for name in _GRAPH_FILES), _GRAPH, DECODE_SETTINGS, "tuning.json")
+_GRAPH = f"{GRAPH_DIR}/{GRAPH_FILE}"
+_BESIDE = (*(f"{GRAPH_DIR}/{name}" for name in GRAPH_FILES), DECODE_FILE, TUNING_FILE)
 _INT8_PRODUCT = "MatMulInteger"
 _PRODUCTS = ("MatMul", "Conv", _INT8_PRODUCT)
 
@@ -91,7 +99,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
         raise MismatchError(f"{model}: this model consists of GMMs; only networks are exported, such as dnn beside it")
     # Never overwrite what an earlier export has not written.
     rest = decode_directory(out)
-    if rest.exists() and (not (rest / "hmm.json").exists() or (rest / "model.safetensors").exists()):
+    if rest.exists() and (not (rest / HMM_FILE).exists() or (rest / MODEL_FILE).exists()):
         raise OccupiedError(f"{rest}: exists and is not from an earlier export; move it, or choose another name")
     # Write the network, as float and as int8, and compare its scores with PyTorch's.
     network = recognizer.scorer.network
@@ -100,7 +108,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
     with atomic_path(out) as temporary:
         temporary.write_bytes(proto.SerializeToString())
         scorers: dict[str, Scorer] = {"PyTorch": recognizer.scorer, "float": OnnxNetwork(temporary)}
-        sizes = [(recognizer.directory / "model.safetensors").stat().st_size, temporary.stat().st_size]
+        sizes = [(recognizer.directory / MODEL_FILE).stat().st_size, temporary.stat().st_size]
         if int8:
             proto = _quantized(proto, temporary)
             scorers["int8"] = OnnxNetwork(temporary)
@@ -116,7 +124,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
     # How many matrix products became int8.
     kinds = list(_products(proto.graph))
     products = kinds.count(_INT8_PRODUCT), len(kinds)
-    return Export(out, rest, forms, *products, graph=_GRAPH in beside, tuned=DECODE_SETTINGS in beside)
+    return Export(out, rest, forms, *products, graph=_GRAPH in beside, tuned=DECODE_FILE in beside)
 
 
 def random_features(network: AcousticModel, frames: int) -> np.ndarray:
@@ -126,7 +134,7 @@ def random_features(network: AcousticModel, frames: int) -> np.ndarray:
 
 
 def _about(recognizer: TrainedModel, int8: bool) -> dict[str, Any]:
-    about = read_about(recognizer.directory / "model.safetensors")
+    about = read_about(recognizer.directory / MODEL_FILE)
     return {
         "model": about["model"],
         "features": recognizer.features.model_dump(mode="json"),

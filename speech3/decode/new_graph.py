@@ -13,9 +13,10 @@ from typing import Any
 from speech3.config import LmConfig
 from speech3.data import MARKS, is_arpabet, sentences_of_file
 from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, read_spelling
-from speech3.decode.graph import GRAPH, LM, TUNING_GRAPH, build_graph, decode_directory
+from speech3.decode.graph import build_graph, decode_directory
 from speech3.errors import DataError, MissingError, OccupiedError, SettingError, Speech3Error, listed
 from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
+from speech3.io import GRAPH_DIR, GRAPH_FILE, LM_FILE, TUNING_GRAPH_DIR
 from speech3.language import (
     ENOUGH_PAIRS,
     G2P,
@@ -97,7 +98,7 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     if sources.add and isinstance(lm, ArpaLm):
         lm = _with_added(lm, added, listed, guessed, sources.add)
     # Unseen words are spelled as in the model's own graph.
-    spelling = read_spelling(directory / GRAPH)
+    spelling = read_spelling(directory / GRAPH_DIR)
     if spelling and (are_pieces(lm.words) or not (isinstance(lm, ArpaLm) or spelling.is_filler)):
         spelling = None
     about = build_graph(hmm, lm, out, _self_loop_scale(directory), spelling)
@@ -128,14 +129,14 @@ def _check(sources: GraphSources) -> None:
 
 
 def _check_out(out: Path, model: Path) -> None:
-    if out.resolve() in {(model / name).resolve() for name in (GRAPH, TUNING_GRAPH)}:
+    if out.resolve() in {(model / name).resolve() for name in (GRAPH_DIR, TUNING_GRAPH_DIR)}:
         raise OccupiedError(
             f"{out}: this is the model's own graph, which other models may share; choose another directory, and decode"
             " with --graph"
         )
     if out.exists() and not out.is_dir():
         raise OccupiedError(f"{out}: is a file; expected a directory for the graph")
-    if out.is_dir() and any(out.iterdir()) and not (out / "graph.json").exists():
+    if out.is_dir() and any(out.iterdir()) and not (out / GRAPH_FILE).exists():
         raise OccupiedError(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
 
 
@@ -152,15 +153,15 @@ def _language(sources: GraphSources, model: Path) -> ArpaLm | WordGraph:
 
 
 def _own_lm(model: Path) -> ArpaLm:
-    graph = model / GRAPH
-    if (graph / LM).exists():
-        return read_arpa(graph / LM)
-    if not (graph / "graph.json").exists():
+    graph = model / GRAPH_DIR
+    if (graph / LM_FILE).exists():
+        return read_arpa(graph / LM_FILE)
+    if not (graph / GRAPH_FILE).exists():
         raise MissingError(f"{model}: has no graph whose language model could be used; pass one with --lm ARPA")
-    source = read_json(graph / "graph.json").get("lm")
+    source = read_json(graph / GRAPH_FILE).get("lm")
     raise MissingError(
-        f"{graph}: has no {LM}: it was built from a grammar or by an earlier version of speech3, from {source}; pass a"
-        " language model with --lm ARPA, or everything that can be said with --sentences"
+        f"{graph}: has no {LM_FILE}: it was built from a grammar or by an earlier version of speech3, from {source};"
+        " pass a language model with --lm ARPA, or everything that can be said with --sentences"
     )
 
 
@@ -269,6 +270,6 @@ def _with_added(
 
 def _self_loop_scale(model: Path) -> float:
     """The self-loop scale of the model's own graph; without a graph, the recipes' default."""
-    own = model / GRAPH / "graph.json"
+    own = model / GRAPH_DIR / GRAPH_FILE
     scale = read_json(own).get("self_loop_scale") if own.exists() else None
     return float(LmConfig.model_fields["self_loop_scale"].default if scale is None else scale)

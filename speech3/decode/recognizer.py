@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 from speech3.config import DecodeConfig, parse
 from speech3.decode.apply import transcribe_samples
 from speech3.decode.filler import FILLER_OFF
-from speech3.decode.graph import DECODE_SETTINGS
 from speech3.decode.hot_words import replace_graph
 from speech3.decode.lattice_paths import MOST_PATHS
 from speech3.decode.search import decode
@@ -27,10 +26,8 @@ from speech3.decode.trained_model import Result, TrainedModel
 from speech3.decode.tune import DecodeSettings, ErrorRate, Tuning, drawn, error_rate_of, tune, tune_filler
 from speech3.errors import SettingError
 from speech3.hmm import ADAPTED, PASSES
-from speech3.io import ComputedMapping
+from speech3.io import DECODE_FILE, TUNING_FILE, ComputedMapping
 from speech3.runtime import progress, read_json, say, write_json
-
-TUNING_FILE = "tuning.json"  # in a model directory
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +189,7 @@ def tune_passes(
     If the last is worse than the first, the model decodes in one pass from now on.
     """
     directory = recognizer.directory / ADAPTED
-    for left in (DECODE_SETTINGS, PASSES):  # of an earlier run, until the last pass is tuned
+    for left in (DECODE_FILE, PASSES):  # of an earlier run, until the last pass is tuned
         (directory / left).unlink(missing_ok=True)
     first = tune_recognizer(recognizer, feats, references, config, jobs, error_rate)
     say(f"  pass 1: {config.metric} {100 * first.best.error_rate:.2f} % on dev")

@@ -19,7 +19,6 @@ import jiwer
 import numpy as np
 
 from speech3.decode.grammar import are_pieces
-from speech3.decode.graph import GRAPH
 from speech3.decode.hot_words import replace_graph
 from speech3.decode.lattice_composition import (
     NO_WORD,
@@ -53,7 +52,7 @@ from speech3.errors import (
     listed,
 )
 from speech3.hmm import ADAPTED, read_spk2utt
-from speech3.io import ArkReader
+from speech3.io import GRAPH_DIR, ArkReader
 from speech3.language import UNKNOWN, ArpaLm, is_neural, is_word, read_checked, read_neural
 from speech3.runtime import progress, read_utf8, say, write_json
 
@@ -381,7 +380,7 @@ def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int)
     model, graph = Path(directory.about.model), Path(directory.about.graph)
     adapted = model.name == ADAPTED
     loaded = load_recognizer(model.parent if adapted else model)
-    if graph != (loaded.directory / GRAPH).resolve():
+    if graph != (loaded.directory / GRAPH_DIR).resolve():
         loaded = replace_graph(loaded, graph)  # for the pronunciations of words that only this graph has
     recognizer: TrainedModel = loaded
     feats: Mapping[str, np.ndarray] = ArkReader(scp)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from speech3.decode.graph import DECODE_SETTINGS, DecodingGraph
+from speech3.decode.graph import DecodingGraph
 from speech3.decode.output import write_hypotheses
 from speech3.decode.search import Decoding, without_words
 from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
@@ -38,6 +38,7 @@ from speech3.hmm import (
     usable_transcripts,
     write_transforms,
 )
+from speech3.io import DECODE_FILE
 from speech3.runtime import say
 
 TRANSFORMS, TRANSFORMS_INDEX, SPK2UTT = "trans.ark", "trans.scp", "spk2utt"
@@ -114,7 +115,7 @@ class SpeakerModel:
     def _directory(self) -> Path:
         """Where the settings of the passes after the first are; before they are tuned, those of the first count."""
         directory = self.recognizer.directory / ADAPTED
-        return directory if (directory / DECODE_SETTINGS).exists() else self.recognizer.directory
+        return directory if (directory / DECODE_FILE).exists() else self.recognizer.directory
 
     def recognizer_with(self, graph: DecodingGraph | None) -> TrainedModel:
         """The recogniser of the passes after the first, for `Marked` features."""

@@ -31,7 +31,7 @@ import torch
 
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decode.grammar import with_lexicon_of
-from speech3.decode.graph import DECODE_SETTINGS, GRAPH, TUNING_GRAPH, DecodingGraph, decode_directory, load_graph
+from speech3.decode.graph import DecodingGraph, decode_directory, load_graph
 from speech3.decode.search import Decoding, decode
 from speech3.decode.tune import DecodeSettings, load_settings
 from speech3.errors import (
@@ -67,7 +67,7 @@ from speech3.hmm import (
     load_projection,
     usable_transcripts,
 )
-from speech3.io import read_about
+from speech3.io import DECODE_FILE, FEATURES_FILE, GRAPH_DIR, GRAPH_FILE, MODEL_FILE, TUNING_GRAPH_DIR, read_about
 from speech3.language import Lexicon
 from speech3.models import AcousticModel, OnnxNetwork, load_networks, logits
 from speech3.runtime import progress, say
@@ -198,8 +198,8 @@ class TrainedModel:
         """The decoding graph, read on first use; raises an error if there is none or its number of pdfs differs."""
         if self.chosen_graph:
             return self.chosen_graph
-        own = (self.graphs or self.directory) / GRAPH
-        if not (own / "graph.json").exists():
+        own = (self.graphs or self.directory) / GRAPH_DIR
+        if not (own / GRAPH_FILE).exists():
             raise MissingError(
                 f"{own.parent}: has no decoding graph, so it can align but not decode; use another model directory"
                 " of the same recipe, such as tri or dnn"
@@ -209,8 +209,8 @@ class TrainedModel:
     @property
     def tuning_graph(self) -> DecodingGraph:
         """The graph for tuning: one whose language model has not seen the dev set's sentences, if it exists."""
-        own = (self.graphs or self.directory) / TUNING_GRAPH
-        return self.read_graph(own) if (own / "graph.json").exists() else self.graph
+        own = (self.graphs or self.directory) / TUNING_GRAPH_DIR
+        return self.read_graph(own) if (own / GRAPH_FILE).exists() else self.graph
 
     def read_graph(self, path: Path) -> DecodingGraph:
         """Read a decoding graph from any path, with the model's cost of fillers; refuse another number of pdfs."""
@@ -220,7 +220,7 @@ class TrainedModel:
                 f"{graph.path}: built for {graph.num_pdfs} pdfs, but the model has {self.outputs.num_pdfs};"
                 " build it again"
             )
-        tuned = (self.directory / DECODE_SETTINGS).exists()
+        tuned = (self.directory / DECODE_FILE).exists()
         return graph.with_filler_cost(self.settings.filler_cost if tuned else DecodeSettings.filler_cost)
 
     @cached_property
@@ -397,7 +397,7 @@ def _read(model: Path | str) -> _Parts:
         return _read_exported(directory)
     if not directory.is_dir():
         raise MissingError(f"{directory}: no such model directory")
-    if not (directory / "model.safetensors").exists():
+    if not (directory / MODEL_FILE).exists():
         whole = directory.resolve()  # `.` has no name
         onnx = whole.with_suffix(".onnx") if whole.name else whole
         if onnx.is_file() and decode_directory(onnx) == whole:  # as lattices name the model that made them
@@ -408,12 +408,12 @@ def _read(model: Path | str) -> _Parts:
             + (f"; use one of: {below}" if below else "; make one with speech3 recipe or speech3 train")
         )
     # The model's parts: outputs with the lexicon, features, and what scores them: GMMs or networks.
-    known = with_lexicon_of(load_outputs(directory), directory / GRAPH)
-    features = parse(FeatureConfig, read_yaml(directory / "features.yaml"), directory / "features.yaml")
-    about = read_about(directory / "model.safetensors")
+    known = with_lexicon_of(load_outputs(directory), directory / GRAPH_DIR)
+    features = parse(FeatureConfig, read_yaml(directory / FEATURES_FILE), directory / FEATURES_FILE)
+    about = read_about(directory / MODEL_FILE)
     scorer: Scorer
     if about.get("kind") == "gmm":
-        scorer = gmm = load_gmm(directory / "model.safetensors")
+        scorer = gmm = load_gmm(directory / MODEL_FILE)
         outputs, feat_dim = gmm.num_pdfs, gmm.mean.shape[1]
         if projection := load_projection(directory):
             scorer, feat_dim = ProjectedGmm(gmm, projection), projection.inputs
@@ -427,7 +427,7 @@ def _read(model: Path | str) -> _Parts:
         outputs, feat_dim = len(scorers[0].log_prior_P), max(dims)
     # Parts that do not fit together.
     _check_features(directory, features, feat_dim)
-    _check_outputs(directory / "model.safetensors", outputs, known)
+    _check_outputs(directory / MODEL_FILE, outputs, known)
     _check_subsampling(directory, scorer, known)
     return directory, known, features, scorer
 
@@ -439,7 +439,7 @@ def _read_exported(path: Path) -> _Parts:
             f"{path}: this is the network alone; decoding also needs {directory}, which speech3 export wrote: move"
             " both together, or export again"
         )
-    known = with_lexicon_of(load_outputs(directory), directory / GRAPH)
+    known = with_lexicon_of(load_outputs(directory), directory / GRAPH_DIR)
     _check_outputs(path, scorer.num_senones, known)
     _check_subsampling(directory, scorer, known)
     return directory, known, parse(FeatureConfig, scorer.about["features"], path), scorer

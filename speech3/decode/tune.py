@@ -22,9 +22,10 @@ from speech3.config import DecodeConfig
 from speech3.decode.beam_search import Lattice, best_words
 from speech3.decode.filler import FILLER_OFF
 from speech3.decode.grammar import join_confidences
-from speech3.decode.graph import DECODE_SETTINGS, DecodingGraph
+from speech3.decode.graph import DecodingGraph
 from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
 from speech3.errors import DataError, MismatchError, MissingError
+from speech3.io import DECODE_FILE
 from speech3.language import is_word
 from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
 
@@ -396,12 +397,12 @@ class DecodeSettings:
         return self.confidence(posterior) if self.confidence else posterior
 
     def save(self, directory: Path | str) -> None:
-        write_json(Path(directory) / DECODE_SETTINGS, asdict(self))
+        write_json(Path(directory) / DECODE_FILE, asdict(self))
 
 
 def load_settings(directory: Path | str, model: Path | str | None = None) -> DecodeSettings:
     """Read decode.json; if it is missing, the error says to tune `model`, by default the directory itself."""
-    path, model = Path(directory) / DECODE_SETTINGS, model or directory
+    path, model = Path(directory) / DECODE_FILE, model or directory
     if not path.exists():
         raise MissingError(
             f"{path}: no such file; the model is not tuned yet: run speech3 tune {model} DIR, with a data"

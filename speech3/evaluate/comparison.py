@@ -12,6 +12,7 @@ from speech3.config import FeatureConfig, parse, read_yaml
 from speech3.engine import LEVEL, Conclusion, ThroughputPoint
 from speech3.errors import SettingError, Speech3Error
 from speech3.evaluate.tables import grid, per_cent
+from speech3.io import FEATURES_FILE, METRICS_FILE, MODEL_FILE, RUN_FILE
 from speech3.runtime import read_json, read_metrics, write_json
 from speech3.train import (
     BYTES_PER_GIGABIT,
@@ -72,15 +73,15 @@ def read_run(path: Path, name: str) -> Run:
     """Read the directory of a run, finished or not; an error if it is none, or has no curve yet."""
     curve = read_curve(path)
     curve = Curve(name, curve.workers, curve.seconds, curve.frames, curve.accuracy)
-    records = read_metrics(path / "metrics.jsonl")
-    identity = read_json(path / "run.json") if (path / "run.json").exists() else {}
+    records = read_metrics(path / METRICS_FILE)
+    identity = read_json(path / RUN_FILE) if (path / RUN_FILE).exists() else {}
     epochs = {record["epoch"]: record for record in records if record.get("event") == "epoch"}
     last = epochs[max(epochs)] if epochs else {}
     training = identity.get("training", {})
     world, simulated = last.get("world", training.get("world", "sgd")), training.get("simulation", {})
     # The steps of a server may differ from those of SGD, even with one shard.
     plain = world == "sgd" or (world == "simulated" and simulated.get("strategy", "synchronous") == "synchronous")
-    finished = (path / "model.safetensors").exists()
+    finished = (path / MODEL_FILE).exists()
     notes = [] if finished else [f"{name}: not finished; shown as of epoch {len(epochs)}"]
     if identity.get("init"):
         notes.append(f"{name}: started from a trained model (--init), whose training time is not included")
@@ -108,7 +109,7 @@ def read_run(path: Path, name: str) -> Run:
 def _minutes_per_10h(path: Path, last: dict[str, Any], did: Asynchrony | None) -> float | None:
     if not last.get("frames"):
         return None
-    file = path / "features.yaml"
+    file = path / FEATURES_FILE
     shift_ms = parse(FeatureConfig, read_yaml(file), file).frame_shift if file.exists() else _SHIFT_MS
     # An epoch is one pass over train.frames, but `frames` does not count dropped minibatches.
     kept = did.minibatches["used"] / (did.minibatches["used"] + did.dropped) if did and did.minibatches["used"] else 1.0
@@ -121,7 +122,7 @@ def _error_rate(path: Path) -> tuple[str | None, float | None, str]:
     file = path.parent / "score" / path.name / "score.json"
     if not file.exists():
         return None, None, ""
-    score, model = read_json(file), path / "model.safetensors"
+    score, model = read_json(file), path / MODEL_FILE
     found = re.search(r" (WER|CER|PER) \S+ \[", score.get("line", ""))
     metric = found[1] if found else "WER"
     outdated = not model.exists() or file.stat().st_mtime < model.stat().st_mtime

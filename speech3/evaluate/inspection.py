@@ -29,7 +29,7 @@ from speech3.evaluate.picture import SIGNATURE, FeatureStatistics, Picture, Pitc
 from speech3.features import finish_features, mel_edges, mel_to_hertz, silent_frames, static_dim, static_features
 from speech3.frames import open_packed
 from speech3.hmm import frame_clock
-from speech3.io import ark_entries, is_ark, is_integer_ark, read_matrix, read_scp
+from speech3.io import FEATURES_FILE, ark_entries, is_ark, is_integer_ark, read_matrix, read_scp
 from speech3.runtime import progress
 
 _MOST_HEARD_S = 600.0
@@ -399,7 +399,7 @@ def _how_many(statistics: FeatureStatistics, there: int, bad: Mapping[str, str])
 
 
 def config_beside(path: Path) -> FeatureConfig | None:
-    file = path.parent / "features.yaml"
+    file = path.parent / FEATURES_FILE
     return parse(FeatureConfig, read_yaml(file), file) if file.exists() else None
 
 

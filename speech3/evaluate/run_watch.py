@@ -20,6 +20,7 @@ from rich.text import Text
 
 from speech3.config import TrainingConfig
 from speech3.errors import DataError, FormatError, MissingError
+from speech3.io import METRICS_FILE, MODEL_FILE, RUN_FILE
 from speech3.runtime import Tail, read_json
 from speech3.train import Asynchrony, asynchrony, curve_of, staleness_mean, staleness_p95
 
@@ -105,9 +106,9 @@ def follow(run_dir: Path, pause: Callable[[], object]) -> Iterator[RunView]:
         raise MissingError(f"{run_dir}: no such directory; pass one that `speech3 train` writes, such as exp/dnn")
     records: list[Record] = []
     damaged: tuple[int, ...] = ()
-    with Tail(run_dir / "metrics.jsonl") as tail:
+    with Tail(run_dir / METRICS_FILE) as tail:
         while True:
-            finished = (run_dir / "model.safetensors").exists()  # it is written after the last record, so check first
+            finished = (run_dir / MODEL_FILE).exists()  # it is written after the last record, so check first
             appended = tail.read()
             if appended.afresh:
                 records, damaged = [], ()
@@ -118,13 +119,13 @@ def follow(run_dir: Path, pause: Callable[[], object]) -> Iterator[RunView]:
                 if record.get("event") in _SHOWN and isinstance(record.get("epoch"), int):
                     records.append(record)
             damaged += appended.damaged
-            is_run = (run_dir / "run.json").exists()
+            is_run = (run_dir / RUN_FILE).exists()
             if not records and not is_run and not appended.afresh:
                 raise FormatError(
                     f"{run_dir}: not the directory of a training run; pass one that `speech3 train` writes, such as "
                     f"exp/dnn"
                 )
-            identity = read_json(run_dir / "run.json") if is_run else {}
+            identity = read_json(run_dir / RUN_FILE) if is_run else {}
             yield run_view(run_dir.resolve().name, records, identity, finished=finished, damaged=damaged)
             if finished:
                 return

@@ -11,6 +11,7 @@ import jiwer
 from speech3.data import normalize_text
 from speech3.errors import listed
 from speech3.evaluate.wer import ErrorCounts, Metric, PairedTest, Score, Utterance
+from speech3.io import DECODE_FILE
 from speech3.runtime import to_one_form, write_text
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
@@ -196,10 +197,10 @@ def write_details(directory: Path | str, score: Score, metric: Metric = "WER") -
 
 def write_scores(model: Path, name: str, result: Score) -> None:
     """Rewrite the card of a model directory with its error rates on the test set `name`; they replace earlier ones."""
-    from speech3.decode import DECODE_SETTINGS, load_settings  # PyTorch, which takes seconds: texts alone need none
+    from speech3.decode import load_settings  # PyTorch, which takes seconds: texts alone need none
     from speech3.train import Scored, write_card
 
-    tuned = (model / DECODE_SETTINGS).exists()
+    tuned = (model / DECODE_FILE).exists()
     settings = asdict(load_settings(model)) if tuned else {}
     steps = f" (text normalised by {', '.join(result.normalize)})" if result.normalize else ""
     shown = {key.replace("_", " "): value for key, value in settings.items() if key != "confidence"}

@@ -41,7 +41,7 @@ from speech3.errors import (
     listed,
 )
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of, values_of
-from speech3.io import index_line, write_entry
+from speech3.io import FEATURES_FILE, index_line, write_entry
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
 _FORMAT = 3
@@ -132,7 +132,7 @@ def extract(
         scp.unlink(missing_ok=True)  # written last: if it exists, the other files belong to it
         parts.finish()
         index = sorted(index_line(utterance, ark, offset, relative=relative) for utterance, offset in located)
-        write_text(out / "features.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
+        write_text(out / FEATURES_FILE, yaml.safe_dump(config.model_dump(), sort_keys=False))
         skipped = [f"{utterance} {' '.join(why.split())}\n" for utterance, why in sorted(report.skipped.items())]
         silent = [f"{utterance}\n" for utterance in sorted(report.silent)]
         for name, lines in (("skipped.txt", skipped), (SILENT, silent)):

@@ -31,7 +31,7 @@ from speech3.config import FeatureConfig
 from speech3.data import DataDir, split_by_speaker
 from speech3.errors import DataError, FormatError, MismatchError, MissingError, OccupiedError, Speech3Error, check_bad
 from speech3.features import extract, repeated_frames
-from speech3.io import ArkReader, IntArkReader
+from speech3.io import FEATURES_FILE, HMM_FILE, ArkReader, IntArkReader
 from speech3.runtime import atomic_path, explained_disk_errors, progress, read_json, say, write_json
 
 _MAGIC = b"SP3FRAME"
@@ -510,7 +510,7 @@ def pack_aligned(
     another model; more than 5 % of the utterances cannot be used; the data cannot be split by speaker.
     """
     _check_given(alignment, hmm)
-    senones, num_pdfs = IntArkReader(alignment / "ali.ark"), read_json(hmm / "hmm.json")["pdfs"]
+    senones, num_pdfs = IntArkReader(alignment / "ali.ark"), read_json(hmm / HMM_FILE)["pdfs"]
     missing = _missing(data, senones, alignment / "ali.ark")
     if config.kind == "given":
         data = replace(data, recordings={})  # take lengths from the features, too: the audio may not be accessible
@@ -523,7 +523,7 @@ def pack_aligned(
                 skipped, reports = _pack_parts(data, parts, senones, num_pdfs, Path(scratch), config, jobs)
             except Speech3Error as error:
                 raise error.restated(str(error).replace(scratch, str(out))) from error
-            for name in ("train.frames", "heldout.frames", "features.yaml"):
+            for name in ("train.frames", "heldout.frames", FEATURES_FILE):
                 (Path(scratch) / name).replace(out / name)
     return Packed(reports["train"], reports["heldout"], {**missing, **skipped})
 
@@ -544,7 +544,7 @@ def _pack_parts(
         info = {"data": str(data.path)}
         reports[name] = write_frames(out / f"{name}.frames", feats, senones, num_pdfs, utterances=used, info=info)
         skipped |= reports[name].skipped
-    shutil.copyfile(out / "feats" / "features.yaml", out / "features.yaml")
+    shutil.copyfile(out / "feats" / FEATURES_FILE, out / FEATURES_FILE)
     return skipped, reports
 
 
@@ -553,7 +553,7 @@ def _check_given(alignment: Path, hmm: Path) -> None:
         if list(alignment.glob("ali.*.gz")):
             raise FormatError(f"{alignment}: is a Kaldi alignment; import it with `speech3 import {alignment} OUT`")
         raise MissingError(f"{alignment / 'ali.ark'}: no such file; make one with speech3 import or speech3 align")
-    if not (hmm / "hmm.json").exists():
+    if not (hmm / HMM_FILE).exists():
         raise MissingError(f"{hmm / 'hmm.json'}: no such file; pass --hmm the model with which {alignment} was aligned")
 
 

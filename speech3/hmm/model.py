@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import DataError, MismatchError, MissingError
-from speech3.io import load_tensors, save_tensors
+from speech3.io import HMM_FILE, TREE_FILE, load_tensors, save_tensors
 from speech3.language import SPOKEN_NOISE, Lexicon, Nearest, Silences, nearest_phones, read_lexicon, write_lexicon
 from speech3.runtime import read_json, write_json
 
@@ -241,7 +241,7 @@ class Hmm:
         directory, end = Path(directory), self.lexicon.end
         write_lexicon(self.lexicon, directory / _lexicon_name(end is not None))
         write_json(
-            directory / "hmm.json",
+            directory / HMM_FILE,
             {
                 "phones": list(self.lexicon.phones),
                 "silence_phones": list(self.lexicon.silence_phones),
@@ -257,7 +257,7 @@ class Hmm:
             },
         )
         arrays = {name: getattr(self.tree, name) for name in ARRAYS} | {"self_loop": self.self_loop}
-        save_tensors(directory / "tree.safetensors", arrays, {"kind": "tree"})
+        save_tensors(directory / TREE_FILE, arrays, {"kind": "tree"})
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class PdfsOnly:
     why: str
 
     def save(self, directory: Path | str) -> None:
-        write_json(Path(directory) / "hmm.json", {"pdfs": self.num_pdfs, "pdfs_only": self.why})
+        write_json(Path(directory) / HMM_FILE, {"pdfs": self.num_pdfs, "pdfs_only": self.why})
 
 
 def output_difference(one: Hmm | PdfsOnly, other: Hmm | PdfsOnly) -> str:
@@ -286,7 +286,7 @@ def output_difference(one: Hmm | PdfsOnly, other: Hmm | PdfsOnly) -> str:
 
 def load_outputs(directory: Path | str) -> Hmm | PdfsOnly:
     """Read what `Hmm.save` or `PdfsOnly.save` wrote."""
-    about = read_json(Path(directory) / "hmm.json")
+    about = read_json(Path(directory) / HMM_FILE)
     if isinstance(about, dict) and "pdfs_only" in about:
         return PdfsOnly(about["pdfs"], about["pdfs_only"])
     return load_hmm(directory)
@@ -299,9 +299,9 @@ def load_hmm(directory: Path | str) -> Hmm:
     match.
     """
     directory = Path(directory)
-    if not (directory / "hmm.json").exists():
+    if not (directory / HMM_FILE).exists():
         raise MissingError(f"{directory / 'hmm.json'}: no such file, so {directory} is not a model directory")
-    about = read_json(directory / "hmm.json")
+    about = read_json(directory / HMM_FILE)
     if isinstance(about, dict) and "pdfs_only" in about:
         raise DataError(
             f"{directory}: only the number of its outputs is known, so it cannot align, and no graph can be built for"
@@ -314,14 +314,14 @@ def load_hmm(directory: Path | str) -> Hmm:
         silence_prob, positions = about["silence_prob"], about["position_dependent"]
         end = about["end"] and Silences(**about["end"])
         # Models saved before topologies were added do not name one.
-        topology = topology_named(about.get("topology", THREE_STATES.name), directory / "hmm.json")
+        topology = topology_named(about.get("topology", THREE_STATES.name), directory / HMM_FILE)
         subsampling = int(about.get("subsampling", 1))
     except (KeyError, TypeError) as error:
         raise MismatchError(f"{directory / 'hmm.json'}: has keys of another version of speech3; train again") from error
     lexicon = read_lexicon(directory / _lexicon_name(end is not None), silence_prob)
     lexicon = replace(lexicon, silence_phones=silence_phones, noise_phones=noise_phones)
     lexicon = replace(lexicon, position_dependent=positions, end=end, language=str(about.get("language", "")))
-    arrays, _ = load_tensors(directory / "tree.safetensors", "tree")
+    arrays, _ = load_tensors(directory / TREE_FILE, "tree")
     if list(lexicon.phones) != phones or arrays["root"].shape[0] != len(lexicon.phones) + 1:
         raise MismatchError(f"{directory}: the lexicon has other phones than the tree; restore the model's lexicon")
     tree = Tree(*(arrays[name] for name in ARRAYS))

@@ -39,12 +39,12 @@ from speech3.hmm.lda_mllt import (
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, tied_states
 from speech3.hmm.workers import Workers, WorkerShare
-from speech3.io import load_tensors, save_tensors
+from speech3.io import MODEL_FILE, load_tensors, save_tensors
 from speech3.runtime import Metrics, read_json
 
 LDA_FILE = "lda.safetensors"
 ADAPTED = "adapted"
-MODEL, PRIOR = "model.safetensors", "prior.safetensors"
+PRIOR = "prior.safetensors"
 PASSES = "passes.json"  # in `ADAPTED`: the number of passes, if it is not that of the config
 
 
@@ -403,8 +403,8 @@ class Adapted:
 
 def save_adapted(directory: Path, found: SatSystem, config: SatConfig, about: Mapping[str, object]) -> None:
     """Write what a model directory of `sat` has more than others; its own GMMs are the twin."""
-    found.twin.save(directory / MODEL, dict(about))
-    found.system.gmm.save(directory / ADAPTED / MODEL, dict(about))
+    found.twin.save(directory / MODEL_FILE, dict(about))
+    found.system.gmm.save(directory / ADAPTED / MODEL_FILE, dict(about))
     decoding = {
         "least_frames": config.decode_min_frames,
         "prior_frames": config.prior_frames,
@@ -418,10 +418,10 @@ def load_adapted(directory: Path) -> Adapted:
 
     Raises Speech3Error: the model does not adapt to speakers.
     """
-    if not (directory / ADAPTED / MODEL).exists():
+    if not (directory / ADAPTED / MODEL_FILE).exists():
         raise MismatchError(f"{directory}: not trained with adaptation to speakers; use the model `sat` of a recipe")
     arrays, about = load_tensors(directory / ADAPTED / PRIOR, "prior")
-    gmm = load_gmm(directory / ADAPTED / MODEL)
+    gmm = load_gmm(directory / ADAPTED / MODEL_FILE)
     settled = directory / ADAPTED / PASSES
     passes = read_json(settled)["passes"] if settled.exists() else about["passes"]
     return Adapted(gmm, arrays["frames"], about["least_frames"], about["prior_frames"], passes)

@@ -1,8 +1,8 @@
-"""Files in Kaldi's and OpenFst's formats, and checkpoints. No policy.
+"""Files in Kaldi's and OpenFst's formats, checkpoints, and the names of a model's files. No policy.
 
 `ark` reads and writes archives (ark, scp), also compressed ones, and finds their entries by position. `fst` reads and
 writes transducers. `kaldi_object` reads the binary and text forms of Kaldi's objects. `checkpoint` holds tensors with a
-description (safetensors).
+description (safetensors). `model_files` names the files of a model directory.
 """
 
 from typing import TYPE_CHECKING
@@ -44,5 +44,24 @@ if TYPE_CHECKING:
         write_fst as write_fst,
     )
     from speech3.io.kaldi_object import KaldiObject as KaldiObject, opened_object as opened_object
+    from speech3.io.model_files import (
+        CARD_FILE as CARD_FILE,
+        DECODE_FILE as DECODE_FILE,
+        DENOMINATOR_FILE as DENOMINATOR_FILE,
+        FEATURES_FILE as FEATURES_FILE,
+        GRAMMAR_FILE as GRAMMAR_FILE,
+        GRAPH_DIR as GRAPH_DIR,
+        GRAPH_FILE as GRAPH_FILE,
+        GRAPH_FILES as GRAPH_FILES,
+        HCLG_FILE as HCLG_FILE,
+        HMM_FILE as HMM_FILE,
+        LM_FILE as LM_FILE,
+        METRICS_FILE as METRICS_FILE,
+        MODEL_FILE as MODEL_FILE,
+        RUN_FILE as RUN_FILE,
+        TREE_FILE as TREE_FILE,
+        TUNING_FILE as TUNING_FILE,
+        TUNING_GRAPH_DIR as TUNING_GRAPH_DIR,
+    )
 else:
     __getattr__ = door(__file__)

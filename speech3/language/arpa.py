@@ -17,6 +17,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from speech3.errors import FormatError, MissingError, Speech3Error
+from speech3.io import HMM_FILE
 from speech3.language.ngrams import BOS, EOS, ArpaLm, RepeatedNgramError, Rows, from_rows
 from speech3.runtime import UNREADABLE, atomic_path, composed, has_nul, jit, open_text, progress
 
@@ -28,7 +29,7 @@ _BLOCK = 1 << 16  # lines that are written at a time, or read one by one before 
 _Row = tuple[list[int], float, float, int]  # an n-gram as in `Parsed`
 _PACKED = 6  # gzip's level: the highest takes three times as long and saves a twentieth
 # What a directory is that has one of these files, for those who pass one in place of an ARPA file.
-_DIRECTORIES = {"hmm.json": "an acoustic model", "neural.safetensors": "a neural language model", "text": "data"}
+_DIRECTORIES = {HMM_FILE: "an acoustic model", "neural.safetensors": "a neural language model", "text": "data"}
 
 
 class ArpaVocabulary(NamedTuple):

@@ -18,7 +18,7 @@ from torch import nn
 from speech3.config import FeatureConfig, ModelConfig, load_preset, parse, presets, read_yaml
 from speech3.errors import MissingError
 from speech3.hmm import Gmm, load_gmm
-from speech3.io import read_about
+from speech3.io import FEATURES_FILE, MODEL_FILE, read_about
 from speech3.models.base import AcousticModel, logits
 from speech3.models.cnn import Convolution
 from speech3.models.registry import Network, load_networks
@@ -90,7 +90,7 @@ class ModelInfo:
 def model_info(model: Path | str) -> ModelInfo:
     """The facts about a model directory, or about the one that contains the file `model`."""
     directory = Path(model).parent if Path(model).is_file() else Path(model)
-    path = directory / "model.safetensors"
+    path = directory / MODEL_FILE
     if not path.is_file():
         raise MissingError(f"{directory}: no model directory: it has no model.safetensors; pass one, such as exp/dnn")
     about, features = read_about(path), features_of_model(directory)
@@ -133,7 +133,7 @@ def _of_networks(directory: Path) -> dict[str, Any]:
 def _of_network(directory: Path, found: Network) -> dict[str, Any]:
     network, _, about = found
     return {
-        "system": parse(ModelConfig, about["model"], directory / "model.safetensors").system,
+        "system": parse(ModelConfig, about["model"], directory / MODEL_FILE).system,
         "layers": layers_of(network),
         "senones": network.num_senones,
         "feat_dim": network.feat_dim,
@@ -211,7 +211,7 @@ def _kind(module: nn.Module) -> str:
 
 def features_of_model(directory: Path) -> FeatureConfig | None:
     """The config in ``features.yaml``, if there is one."""
-    path = directory / "features.yaml"
+    path = directory / FEATURES_FILE
     return parse(FeatureConfig, read_yaml(path), path) if path.exists() else None
 
 

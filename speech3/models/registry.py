@@ -13,14 +13,13 @@ from torch import nn
 
 from speech3.config import ModelConfig, parse
 from speech3.errors import FormatError, MismatchError
-from speech3.io import load_tensors, read_about, save_tensors
+from speech3.io import MODEL_FILE, load_tensors, read_about, save_tensors
 from speech3.models.base import AcousticModel
 from speech3.models.cnn import Cnn
 from speech3.models.dnn import Dnn
 from speech3.models.lstm import Lstm
 from speech3.models.tdnn import Tdnn, TdnnLstm
 
-MODEL = "model.safetensors"  # in a model directory
 MEAN = "mean"  # kind of a file with several networks, whose scores are averaged
 Network = tuple[AcousticModel, np.ndarray, dict[str, Any]]  # with its log priors (S,) and its metadata
 
@@ -63,14 +62,14 @@ def load_network(directory: Path | str) -> Network:
     Raises Speech3Error: the file is missing or cut short, its tensors are not those of the model it describes, or it
     holds several networks.
     """
-    path = Path(directory) / MODEL
+    path = Path(directory) / MODEL_FILE
     refuse_mean(path, read_about(path))
     return _network(path, *load_tensors(path, "nn"))
 
 
 def load_networks(directory: Path | str) -> dict[str, Network]:
     """The networks of a model directory: those whose scores are averaged by name, or the only one as ``""``."""
-    path = Path(directory) / MODEL
+    path = Path(directory) / MODEL_FILE
     if read_about(path).get("kind") != MEAN:
         return {"": load_network(directory)}
     tensors, about = load_tensors(path)
@@ -89,7 +88,7 @@ def save_mean(path: Path, networks: Sequence[Path]) -> None:
     """
     tensors, members = dict[str, np.ndarray](), dict[str, Any]()
     for network in networks:
-        own, members[network.name] = load_tensors(network / MODEL, "nn")
+        own, members[network.name] = load_tensors(network / MODEL_FILE, "nn")
         tensors |= {f"{network.name}.{name}": array for name, array in own.items()}
     seconds = sum(about.get("seconds", 0.0) for about in members.values())
     save_tensors(path, tensors, {"kind": MEAN, "members": members, "seconds": seconds})

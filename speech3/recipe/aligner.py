@@ -68,7 +68,7 @@ from speech3.hmm import (
     with_new_words,
     with_sizes,
 )
-from speech3.io import ArkReader
+from speech3.io import FEATURES_FILE, METRICS_FILE, MODEL_FILE, ArkReader
 from speech3.language import (
     G2P,
     NOT_WORDS,
@@ -258,7 +258,7 @@ def train_aligner(
             )
         # Monophones, then again along the boundaries that the waveforms suggest.
         sized = with_sizes(config, seconds / 3600, len(phone_groups(said)))
-        generator, metrics = np.random.default_rng(seed), Metrics(out / "metrics.jsonl")
+        generator, metrics = np.random.default_rng(seed), Metrics(out / METRICS_FILE)
         waves = DataWaves(data, features.sample_frequency)
         with Workers(used, feats, jobs) as workers:
             mono = sized.model_copy(update={"mono": sized.aligner})
@@ -271,8 +271,8 @@ def train_aligner(
         check_bad(_without_long(bad, long), len(texts), str(data.path), "could not be aligned", most=MOST_UNALIGNED)
         # The model directory.
         system.hmm.save(out)
-        shutil.copyfile(work / "feats" / "features.yaml", out / "features.yaml")
-        system.gmm.save(out / "model.safetensors", {"features": config.aligner_features})
+        shutil.copyfile(work / "feats" / FEATURES_FILE, out / FEATURES_FILE)
+        system.gmm.save(out / MODEL_FILE, {"features": config.aligner_features})
         _write_rules(rules, lexicon, out)
     if bad:
         say(f"  trained without {len(bad):,} of {len(texts):,} utterances, which could not be used")
@@ -321,7 +321,7 @@ def map_aligner(data: DataDir, rules: TextRules, lexicon: Path | None, out: Path
     found = in_phones_of(mark_positions(read_lexicon(out / "lexicon.txt")))
     if not found:
         return None
-    for name in ("features.yaml", "model.safetensors"):
+    for name in (FEATURES_FILE, MODEL_FILE):
         shutil.copyfile(english().directory / name, out / name)
     found.hmm.save(out)
     _write_rules(rules, lexicon, out)

@@ -17,6 +17,7 @@ from speech3.data import DataDir
 from speech3.decode import FoundAlignment, Recognizer, find_alignment, load_recognizer
 from speech3.errors import DataError, MachineError, OccupiedError, counted
 from speech3.hmm import Limits, Segment
+from speech3.io import MODEL_FILE
 from speech3.recipe.aligner import (
     LITTLE_S,
     TextRules,
@@ -174,7 +175,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
         "rate_hz": None if recognizer else source.rate_hz,  # that of a model to be trained
     }
     marks = _marks(source)
-    stored = (recognizer.directory if recognizer else out / "model") / "model.safetensors"
+    stored = (recognizer.directory if recognizer else out / "model") / MODEL_FILE
     earlier, changed = _changed(_read_state(out, settings), marks, stored, request, trained=recognizer is None)
     if recognizer is None and earlier:
         recognizer = load_recognizer(out / "model")

@@ -18,10 +18,7 @@ from speech3.corpora import SET_NAMES, digits
 from speech3.data import DataDir, audio, lengths_s, read_datadir, without_background
 from speech3.decode import (
     BEAM,
-    DECODE_SETTINGS,
-    GRAPH,
     RETRY_BEAM,
-    TUNING_FILE,
     Decoding,
     RescoreOptions,
     TrainedModel,
@@ -66,7 +63,7 @@ from speech3.evaluate import (
 )
 from speech3.features import silent_in
 from speech3.hmm import ADAPTED, DataWaves, Segment, align_utterances, read_ctm, suspicions, usable_transcripts
-from speech3.io import ArkReader, load_tensors
+from speech3.io import DECODE_FILE, GRAPH_DIR, METRICS_FILE, MODEL_FILE, TUNING_FILE, ArkReader, load_tensors
 from speech3.recipe import speakers
 from speech3.recipe.experiment import (
     BMMI,
@@ -199,7 +196,7 @@ def _differ_entirely(scores: Mapping[str, Score]) -> list[str]:
 
 def unknown(e: Experiment, best: str) -> UnknownWords | None:
     """The words of test that the graph of a system does not have; None if its units are not words."""
-    words = e.model(best) / GRAPH / "words.txt"
+    words = e.model(best) / GRAPH_DIR / "words.txt"
     if e.recipe.units != "words" or e.recipe.metric == "PER" or not words.exists():
         return None
     known = {line.split()[0] for line in words.read_text(encoding="utf-8").splitlines() if line.strip()}
@@ -470,10 +467,10 @@ def report(e: Experiment) -> None:
 
 def _system(e: Experiment, system: str) -> System:
     directory = e.model(system)
-    tensors, about = load_tensors(directory / "model.safetensors")
+    tensors, about = load_tensors(directory / MODEL_FILE)
     speed = read_json(e.out / "decode" / system / "test" / "speed.json")
-    adapted = directory / ADAPTED / DECODE_SETTINGS
-    settings = read_json(adapted if adapted.exists() else directory / DECODE_SETTINGS)
+    adapted = directory / ADAPTED / DECODE_FILE
+    settings = read_json(adapted if adapted.exists() else directory / DECODE_FILE)
     result = score_of(e, system)
     return System(
         name=system,
@@ -487,7 +484,7 @@ def _system(e: Experiment, system: str) -> System:
         training_s=about.get("seconds", seconds_of(e.out, train_step(system))),
         decoding_rtf=speed["seconds"] * speed["jobs"] / max(speed["speech_s"], 1e-9),
         tuned={"acoustic scale": settings["acoustic_scale"], "word penalty": settings["word_penalty"]},
-        metrics=read_metrics(directory / "metrics.jsonl"),
+        metrics=read_metrics(directory / METRICS_FILE),
         network=about,
     )
 

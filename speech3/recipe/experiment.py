@@ -60,9 +60,9 @@ from speech3.corpora import (
     yesno,
 )
 from speech3.data import lengths_s, read_datadir, without_background
-from speech3.decode import DECODE_SETTINGS, SideBySide
+from speech3.decode import SideBySide
 from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError
-from speech3.io import ArkReader
+from speech3.io import DECODE_FILE, ArkReader
 from speech3.recipe.sizes import described, open_sizes, size_keys, with_sizes, workers_keys
 from speech3.recipe.starts import LFMMI, Start, find_starts, with_architectures
 from speech3.recipe.steps import check_places, ended_ns, recorded_inputs, recorded_settings, settings_of, up_to_date
@@ -249,7 +249,7 @@ class Experiment:
 
     def _decoded_alike(self, system: str) -> bool:
         """Whether an earlier system was tuned and decoded with the settings of this run."""
-        if not (self.model(system) / DECODE_SETTINGS).exists():
+        if not (self.model(system) / DECODE_FILE).exists():
             return False
         step = decode_step(LFMMI if system == SELF else system)
         return recorded_settings(self.out, step) == settings_of(self.decoding)

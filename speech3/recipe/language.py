@@ -23,8 +23,6 @@ from speech3.config import NeuralLmConfig
 from speech3.corpora import LETTERS
 from speech3.data import read_datadir, read_lines, read_sentences, with_progress, without_background
 from speech3.decode import (
-    GRAPH,
-    TUNING_GRAPH,
     UNSEEN_WEIGHT,
     Spelling,
     build_graph,
@@ -36,6 +34,7 @@ from speech3.decode import (
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error
 from speech3.evaluate import ERROR_RATES, Metric
 from speech3.hmm import Hmm, load_hmm
+from speech3.io import GRAPH_DIR, TUNING_GRAPH_DIR
 from speech3.language import (
     ArpaLm,
     estimate_lm,
@@ -58,7 +57,7 @@ from speech3.runtime import atomic_path, parallel_map, read_utf8, say, write_tex
 _LM = "lm.arpa.gz"
 _LETTERS = "letters.arpa.gz"
 _NGRAMS = 4  # order of those beside a neural model; recipes/minilibri/RESULTS.md, Language models
-_SECOND = {TUNING_GRAPH: "tuning.arpa.gz", OWN_GRAPH: "own.arpa.gz"}
+_SECOND = {TUNING_GRAPH_DIR: "tuning.arpa.gz", OWN_GRAPH: "own.arpa.gz"}
 Rate = Callable[[list[str], list[str]], float]
 
 
@@ -119,7 +118,7 @@ def make_lm(e: Experiment) -> None:
         total, in_dev = text.counted(hidden)
         if in_dev:
             say(f"  {in_dev} of the text's {total:,} sentences are in dev; the tuning model omits them")
-            name, source = _SECOND[TUNING_GRAPH], "the language model's text without dev's sentences"
+            name, source = _SECOND[TUNING_GRAPH_DIR], "the language model's text without dev's sentences"
             models[name] = estimate_lm(text.without(hidden), text.order, text.vocabulary, source)
     for name in (_LM, _LETTERS, *_SECOND.values()):
         (directory / name).unlink(missing_ok=True)
@@ -313,7 +312,7 @@ def make_graphs(e: Experiment, system: str) -> None:
     The weight of unseen words is such that a language model that has not seen dev expects as many of them in dev as
     there are.
     """
-    names = [GRAPH]
+    names = [GRAPH_DIR]
     for name, arpa in _SECOND.items():
         shutil.rmtree(e.model(system) / name, ignore_errors=True)
         if not e.recipe.lm.grammar and (e.out / "lm" / arpa).exists():
@@ -339,7 +338,7 @@ def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
 
 def _spelling(e: Experiment, hmm: Hmm) -> Spelling:
     directory = e.out / "lm"
-    tuning = directory / _SECOND[TUNING_GRAPH]
+    tuning = directory / _SECOND[TUNING_GRAPH_DIR]
     said = ([word for word in sentence if lexicon.is_word(word)] for sentence in _said(e, "dev"))
     weight = new_word_weight(read_arpa(tuning if tuning.exists() else directory / _LM), said)
     return spelling_with(hmm, read_arpa(directory / _LETTERS), weight, _phones_of_letters(e))

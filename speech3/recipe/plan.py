@@ -9,6 +9,7 @@ from typing import Any
 from speech3.config import NOT_COMPUTED, FeatureConfig, ModelConfig, TrainingConfig, check_frequencies
 from speech3.corpora import anyspeech
 from speech3.errors import SettingError, Speech3Error
+from speech3.io import DENOMINATOR_FILE, GRAPH_DIR, HCLG_FILE, HMM_FILE, MODEL_FILE
 from speech3.recipe import evaluation, language, negatives, selftrain, speakers, stages
 from speech3.recipe.costs import cost_remarks, expected_costs, hours_of_speech, totals_table, values_per_frame
 from speech3.recipe.experiment import (
@@ -71,7 +72,7 @@ def _model_step(
     name: str, run: Callable[[], None], directory: Path, config: Mapping[str, Any], needs: Sequence[str], **more: Any
 ) -> Step:
     """A step that makes a model directory."""
-    return Step(name, run, config, [directory / "model.safetensors"], needs, owns=directory, **more)
+    return Step(name, run, config, [directory / MODEL_FILE], needs, owns=directory, **more)
 
 
 def _frames(directory: Path) -> list[Path]:
@@ -190,7 +191,7 @@ def _flat_steps(e: Experiment, shared: Mapping[str, Any]) -> list[Step]:
         "flat.training": flat.training.model_dump(),
         "seed": e.recipe.seed,
     }
-    outputs = [e.model(FLAT_HMM) / "denominator.safetensors", *_frames(e.frames(FLAT))]
+    outputs = [e.model(FLAT_HMM) / DENOMINATOR_FILE, *_frames(e.frames(FLAT))]
     run, needs = partial(stages.prepare_flat, e), [_extracted(lfmmi.features)]
     return [
         Step("hmm/flat.frames", run, packing, outputs, needs, owns=e.frames(FLAT)),
@@ -249,7 +250,7 @@ def _lfmmi_hmm_step(e: Experiment) -> Step:
     system, hmm = e.recipe.lfmmi, e.model(LFMMI_HMM)
     assert system is not None
     config = {"lfmmi.leaves": system.leaves, "lfmmi.extra_lm_states": system.extra_lm_states}
-    outputs, needs, questions = [hmm / "denominator.safetensors", hmm / "hmm.json"], ["hmm/align"], list[Path]()
+    outputs, needs, questions = [hmm / DENOMINATOR_FILE, hmm / HMM_FILE], ["hmm/align"], list[Path]()
     if e.bootstrap == FLAT:  # otherwise tri has needed these
         needs, questions = [*needs, _extracted(e.recipe.hmm.features)], _questions(e)
     return Step("hmm/lfmmi", partial(stages.train_lfmmi_hmm, e), config, outputs, needs, questions, owns=hmm)
@@ -279,7 +280,7 @@ def _graph_steps(e: Experiment) -> list[Step]:
     config = {f"lm.{key}": getattr(lm, key) for key in ("grammar", "self_loop_scale", "filler")}
     config |= {"negatives": True} if e.recipe.negatives else {}
     for name in (*e.gmms, *([LFMMI_HMM] if e.recipe.lfmmi else [])):
-        run, outputs = partial(language.make_graphs, e, name), [e.model(name) / "graph" / "HCLG.fst"]
+        run, outputs = partial(language.make_graphs, e, name), [e.model(name) / GRAPH_DIR / HCLG_FILE]
         needs = ["graph/lm", f"hmm/{LFMMI if name == LFMMI_HMM else name}"]
         steps.append(Step(f"graph/{name}", run, config, outputs, needs))
     return steps

@@ -25,7 +25,7 @@ from speech3.decode import Recognizer, WantedResults, decode_latticed, load_reco
 from speech3.features import extract
 from speech3.frames import segment_labels
 from speech3.hmm import read_ctm, write_ctm
-from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
+from speech3.io import FEATURES_FILE, ArkReader, ComputedMapping, IntArkReader, write_ark
 from speech3.recipe import stages
 from speech3.recipe.experiment import LFMMI, SELF, UNTRANSCRIBED, Experiment
 from speech3.recipe.stages import More, train_group
@@ -58,7 +58,7 @@ def make_data(e: Experiment) -> None:
 def extract_features(e: Experiment) -> None:
     """Extract the features of LF-MMI, converting rates and channels as `transcribe` does."""
     preset = e.feature_preset(LFMMI)
-    path = e.features(preset, e.train) / "features.yaml"
+    path = e.features(preset, e.train) / FEATURES_FILE
     config = parse(FeatureConfig, read_yaml(path), path).model_copy(update={"resample": True, "mix_channels": True})
     extract(read_datadir(e.data(UNTRANSCRIBED)), e.features(preset, UNTRANSCRIBED), config, e.jobs, relative=True)
 

@@ -60,7 +60,7 @@ from speech3.hmm import (
     train_sat,
     use_projection,
 )
-from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
+from speech3.io import FEATURES_FILE, METRICS_FILE, MODEL_FILE, ArkReader, ComputedMapping, IntArkReader, write_ark
 from speech3.models import save_mean
 from speech3.recipe.experiment import (
     LDA,
@@ -124,9 +124,9 @@ def _workers(e: Experiment, given: _Material) -> Workers:
 def train_lda_system(e: Experiment) -> None:
     """Train GMMs on features after LDA and MLLT, from the alignments of the triphones."""
     given = _material(e)
-    tri = GmmSystem(load_hmm(e.model("tri")), load_gmm(e.model("tri") / "model.safetensors"), {})
+    tri = GmmSystem(load_hmm(e.model("tri")), load_gmm(e.model("tri") / MODEL_FILE), {})
     config = sized_transformed(sized_config(e, tri.hmm.lexicon), e.hours)
-    generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(LDA) / "metrics.jsonl")
+    generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(LDA) / METRICS_FILE)
     with _workers(e, given) as workers:
         realign = partial(train.realign, label="alignment by triphones")
         workers.run(realign, tri.hmm, tri.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
@@ -139,11 +139,11 @@ def train_lda_system(e: Experiment) -> None:
 def train_sat_system(e: Experiment) -> None:
     """Speaker-adaptive training from the system `lda`; the twin for unadapted features is the model's own GMMs."""
     given, lda = _material(e), e.model(LDA)
-    first = GmmSystem(load_hmm(lda), load_gmm(lda / "model.safetensors"), {})
+    first = GmmSystem(load_hmm(lda), load_gmm(lda / MODEL_FILE), {})
     projection = _projection(lda)
     config = sized_transformed(sized_config(e, first.hmm.lexicon), e.hours)
     assert config.sat is not None
-    generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(SAT) / "metrics.jsonl")
+    generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(SAT) / METRICS_FILE)
     with _workers(e, given) as workers:
         workers.run(use_projection, projection, {})
         realign = partial(train.realign, label="alignment by lda")
@@ -233,11 +233,11 @@ def last_pass(e: Experiment, split: str) -> tuple[TrainedModel, Mapping[str, np.
 def write_adapted_features(e: Experiment) -> None:
     """Write `adapted_features` as feature directories; ``adapted.json`` says how they were made."""
     preset = e.recipe.hmm.features
-    base = parse(FeatureConfig, read_yaml(e.features(preset, e.train) / "features.yaml"), preset)
+    base = parse(FeatureConfig, read_yaml(e.features(preset, e.train) / FEATURES_FILE), preset)
     for split, (projected, transforms) in adapted_features(e).items():
         out = e.features(SAT, split)
         write_ark(out / "feats.ark", projected.items(), out / "feats.scp")
-        write_text(out / "features.yaml", yaml.safe_dump({"kind": "given", "frame_shift": base.frame_shift}))
+        write_text(out / FEATURES_FILE, yaml.safe_dump({"kind": "given", "frame_shift": base.frame_shift}))
         about = {
             "features": str(e.features(preset, split)),
             "model": str(e.model(SAT)),
@@ -285,10 +285,10 @@ def pack_adapted_lfmmi(e: Experiment) -> None:
 
 def _write_features(e: Experiment, network: str, preset: str, changes: Mapping[str, Any]) -> None:
     """Write the features of a network: those of a preset, changed, and the adapted ones after them."""
-    path = e.features(preset, e.train) / "features.yaml"
+    path = e.features(preset, e.train) / FEATURES_FILE
     config = parse(FeatureConfig, read_yaml(path), path)
     config = config.model_copy(update={**changes, "adapted": _projection(e.model(SAT)).dim})
-    write_text(e.frames(network) / "features.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    write_text(e.frames(network) / FEATURES_FILE, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
 
 def _pack_twice(
@@ -361,4 +361,4 @@ def make_mean(e: Experiment) -> None:
     """Write the model of the networks `LFMMI` and `SAT_LFMMI`, whose mel bins are the features of the former."""
     out, adapted = e.model(LFMMI_MEAN), e.model(SAT_LFMMI)
     copy_model_files(out, e.model(LFMMI_HMM), adapted)
-    save_mean(out / "model.safetensors", [e.model(LFMMI), adapted])
+    save_mean(out / MODEL_FILE, [e.model(LFMMI), adapted])

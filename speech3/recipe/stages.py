@@ -78,7 +78,16 @@ from speech3.hmm import (
     with_sizes,
     write_alignments,
 )
-from speech3.io import ArkReader, ComputedMapping, IntArkReader, write_ark
+from speech3.io import (
+    FEATURES_FILE,
+    METRICS_FILE,
+    MODEL_FILE,
+    RUN_FILE,
+    ArkReader,
+    ComputedMapping,
+    IntArkReader,
+    write_ark,
+)
 from speech3.language import Lexicon, mark_positions, read_lexicon, with_garbage
 from speech3.recipe.experiment import (
     BMMI,
@@ -176,7 +185,7 @@ def extract_features(e: Experiment, preset: str) -> None:
 def extract_augmented(e: Experiment) -> None:
     """Extract the networks' features of the augmented copies, with the same configs as those of the training data."""
     for preset in e.network_features:
-        path = e.features(preset, e.train) / "features.yaml"
+        path = e.features(preset, e.train) / FEATURES_FILE
         config = parse(FeatureConfig, read_yaml(path), path).for_training
         data, out = read_datadir(e.data(e.augmented)), e.features(preset, e.augmented)
         report = extract(data, out, config, e.jobs, relative=True)
@@ -196,7 +205,7 @@ def training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts,
     texts = {key: utterance.text for key, utterance in read_datadir(e.data(e.train)).utterances.items()}
     transcripts = usable_transcripts(texts, lexicon, feats)
     check_bad(transcripts.bad, len(feats), str(e.data(e.train)))
-    return lexicon, transcripts, feats, directory / "features.yaml"
+    return lexicon, transcripts, feats, directory / FEATURES_FILE
 
 
 def sized_config(e: Experiment, lexicon: Lexicon) -> HmmConfig:
@@ -216,8 +225,8 @@ def save_gmms(e: Experiment, name: str, system: GmmSystem, features: Path, prese
     for utterance, reason in system.failed.items():
         say(f"  not aligned: {utterance}: {reason}")
     system.hmm.save(out)
-    shutil.copyfile(features, out / "features.yaml")
-    system.gmm.save(out / "model.safetensors", {"features": preset})
+    shutil.copyfile(features, out / FEATURES_FILE)
+    system.gmm.save(out / MODEL_FILE, {"features": preset})
 
 
 def _check_aligned(bad: Mapping[str, str], total: int, what: str) -> None:
@@ -238,7 +247,7 @@ def train_mono(e: Experiment, name: str) -> None:
     lexicon, transcripts, feats, features = training_material(e, preset)
     hmm = sized_config(e, lexicon)
     stage = hmm.aligner if name == "aligner" else hmm.mono
-    generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(name) / "metrics.jsonl")
+    generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(name) / METRICS_FILE)
     with Workers(transcripts.words, feats, e.jobs) as workers:
         system = train_monophone(workers, lexicon, hmm.model_copy(update={"mono": stage}), generator, metrics)
         if name == "aligner":
@@ -253,8 +262,8 @@ def train_tri(e: Experiment) -> None:
     preset = e.recipe.hmm.features
     lexicon, transcripts, feats, features = training_material(e, preset)
     hmm = sized_config(e, lexicon)
-    mono = GmmSystem(load_hmm(e.model("mono")), load_gmm(e.model("mono") / "model.safetensors"), {})
-    generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("tri") / "metrics.jsonl")
+    mono = GmmSystem(load_hmm(e.model("mono")), load_gmm(e.model("mono") / MODEL_FILE), {})
+    generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model("tri") / METRICS_FILE)
     with Workers(transcripts.words, feats, e.jobs) as workers:
         by_monophones = partial(realign, label="alignment by monophones")
         workers.run(by_monophones, mono.hmm, mono.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
@@ -302,7 +311,7 @@ def pack_frames(e: Experiment, network: str) -> None:
         senones = IntArkReader(e.alignment(source, split) / "ali.ark")
         info = {"alignment": source}
         pack_split(e, split, e.recipe.features, senones, hmm.num_pdfs, e.frames(network) / name, e.training.dtype, info)
-    shutil.copyfile(e.features(e.recipe.features, e.train) / "features.yaml", e.frames(network) / "features.yaml")
+    shutil.copyfile(e.features(e.recipe.features, e.train) / FEATURES_FILE, e.frames(network) / FEATURES_FILE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,7 +392,7 @@ def pretrain_network(e: Experiment, system: str) -> None:
     training = lfmmi.training if lfmmi and system == LFMMI else e.training
     values = {
         "model": {**model.model_dump(mode="json"), "subsampling": None, "two_outputs": None},
-        "features": str(e.features(e.feature_preset(system), e.train) / "features.yaml"),
+        "features": str(e.features(e.feature_preset(system), e.train) / FEATURES_FILE),
         "pretraining": given.pretraining.model_dump(),
         "training.max_epochs": given.max_epochs,
         "training.device": training.device,
@@ -402,8 +411,8 @@ def as_begun(e: Experiment, training: TrainingConfig, group: str, out: Path) -> 
 
     One worker, who would train in world sgd, continues what several began in shared memory, and the other way round.
     """
-    run, chosen = out / "run.json", f"{group}training.world" in e.workers_chosen
-    if not chosen or not run.exists() or (out / "model.safetensors").exists():
+    run, chosen = out / RUN_FILE, f"{group}training.world" in e.workers_chosen
+    if not chosen or not run.exists() or (out / MODEL_FILE).exists():
         return training
     world = read_json(run)["training"]["world"]
     other = {world, training.world} == {"sgd", "shared"}
@@ -426,14 +435,14 @@ def train_bmmi(e: Experiment) -> None:
     feats = ArkReader(e.features(preset, e.train) / "feats.scp")
     alignment = e.alignment("tri", e.train) / "ali.ark"
     aligned = IntArkReader(alignment)
-    gmm, metrics = load_gmm(tri / "model.safetensors"), Metrics(out / "metrics.jsonl")
+    gmm, metrics = load_gmm(tri / MODEL_FILE), Metrics(out / METRICS_FILE)
     hmm = load_hmm(tri)
     left_out_S, silence_S = bmmi.unknown_senones(hmm), silence_senones(hmm)
     # Transcripts are not needed any more.
     with Workers({utterance: [] for utterance in feats if utterance in aligned}, feats, e.jobs) as workers:
         gmm = bmmi.train(workers, gmm, e.recipe.hmm.bmmi, alignment, left_out_S, metrics, silence_S)
     copy_model_files(out, hmm=tri, data=tri)
-    gmm.save(out / "model.safetensors", {"features": preset})
+    gmm.save(out / MODEL_FILE, {"features": preset})
 
 
 def train_lfmmi_hmm(e: Experiment) -> None:
@@ -485,7 +494,7 @@ def pack_lfmmi_frames(e: Experiment, out: Path, more: More | None = None) -> Non
         labels = IntArkReader(e.alignment(e.bootstrap, split) / "labels.ark")
         info = {"alignment": e.bootstrap, "labels": "phones"}
         pack_split(e, split, preset, labels, num_phone_labels(e), out / name, dtype, info, too_short, more)
-    shutil.copyfile(e.features(preset, e.train) / "features.yaml", out / "features.yaml")
+    shutil.copyfile(e.features(preset, e.train) / FEATURES_FILE, out / FEATURES_FILE)
 
 
 def num_phone_labels(e: Experiment) -> int:
@@ -538,7 +547,7 @@ def prepare_flat(e: Experiment) -> None:
     held_out = ArkReader(e.features(preset, "dev") / "feats.scp")
     texts = {key: utterance.text for key, utterance in read_datadir(e.data("dev")).utterances.items()}
     _pack(e, "heldout.frames", "dev", lexicon, usable_transcripts(texts, lexicon, held_out), held_out)
-    shutil.copyfile(features, e.frames(FLAT) / "features.yaml")
+    shutil.copyfile(features, e.frames(FLAT) / FEATURES_FILE)
 
 
 @dataclass(frozen=True)

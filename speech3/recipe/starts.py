@@ -12,11 +12,10 @@ from typing import Any
 
 from speech3.config import FeatureConfig, ModelConfig, RecipeConfig, load_preset, parse, read_yaml
 from speech3.errors import SettingError
-from speech3.io import read_about
+from speech3.io import FEATURES_FILE, MODEL_FILE, read_about
 from speech3.runtime import say
 
 LFMMI = "lfmmi"  # the system trained with LF-MMI, and the objective of its training
-_MODEL = "model.safetensors"
 # Keys of features that may differ: recordings are converted to the model's rate, and statistics belong to the data.
 _OF_DATA = {"sample_frequency", "resample", "mix_channels", "global_stats"}
 
@@ -31,7 +30,7 @@ class Start:
 
     @property
     def file(self) -> Path:
-        return self.directory / _MODEL
+        return self.directory / MODEL_FILE
 
 
 def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
@@ -48,19 +47,19 @@ def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
     features = {} if recipe.hmm.flat_start == LFMMI else {senones: recipe.features}
     if recipe.lfmmi:
         features[LFMMI] = recipe.lfmmi.features
-    if (path / _MODEL).is_file():
-        about = read_about(path / _MODEL)
+    if (path / MODEL_FILE).is_file():
+        about = read_about(path / MODEL_FILE)
         name = LFMMI if about.get("objective") == LFMMI else senones
         if name not in features:
             how, remedy = ("with LF-MMI", "set lfmmi={}") if name == LFMMI else ("on senones", "remove hmm.flat_start")
             raise SettingError(f"init={path}: was trained {how}, but this recipe trains no such network: {remedy}")
         directories = {name: path}
     else:
-        directories = {name: path / name for name in features if (path / name / _MODEL).is_file()}
+        directories = {name: path / name for name in features if (path / name / MODEL_FILE).is_file()}
     if not directories:
         raise SettingError(
-            f"init={path}: no trained network is there ({_MODEL}): pass a model directory such as exp/minilibri/lfmmi,"
-            f" or the directory of a recipe's run that has {' or '.join(features)}"
+            f"init={path}: no trained network is there ({MODEL_FILE}): pass a model directory such as"
+            f" exp/minilibri/lfmmi, or the directory of a recipe's run that has {' or '.join(features)}"
         )
     models = {senones: recipe.model, **({LFMMI: recipe.lfmmi.model} if recipe.lfmmi else {})}
     return {
@@ -73,7 +72,7 @@ def _read(directory: Path, here: ModelConfig, preset: str, prefix: str, rate_hz:
     from speech3.models import refuse_mean  # here, because these import PyTorch
     from speech3.train import FREE_KEYS
 
-    file = directory / _MODEL
+    file = directory / MODEL_FILE
     about = read_about(file)
     refuse_mean(file, about)
     if about.get("kind") != "nn" or "model" not in about:
@@ -84,7 +83,7 @@ def _read(directory: Path, here: ModelConfig, preset: str, prefix: str, rate_hz:
             f"init={directory}: is a {there.system}, but {prefix}model is a {here.system}: set {prefix}model to a"
             f" {there.system}, or choose another init"
         )
-    given = directory / "features.yaml"
+    given = directory / FEATURES_FILE
     theirs = parse(FeatureConfig, read_yaml(given), given)
     if theirs.adapted:
         raise SettingError(

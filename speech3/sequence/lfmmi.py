@@ -52,7 +52,7 @@ from speech3.hmm import (
     num_outputs,
     transcript_graph,
 )
-from speech3.io import load_tensors, save_tensors
+from speech3.io import DENOMINATOR_FILE, load_tensors, save_tensors
 from speech3.language import Lexicon
 from speech3.sequence.forward_backward import Attached, value_and_gradient
 from speech3.sequence.graph import (
@@ -69,7 +69,7 @@ from speech3.sequence.graph import (
 
 _INITIAL_FRAMES = 100  # output frames, as in Kaldi's DenominatorGraph::SetInitialProbs
 _STAY = 0.5  # probability of a phone's loop while occupancies are computed
-_NAME = "denominator.safetensors"
+_NAME = DENOMINATOR_FILE
 _ARRAYS = "left", "phone", "ptr", "arc_phone", "next", "prob", "pdfs"
 _MIN_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
 # Phones before a chunk, which determine the state of the phone language model: more than its order.

@@ -5,6 +5,7 @@ from pathlib import Path
 from speech3.config import TIME_DELAY, LstmConfig, TrainConfig, TrainingConfig
 from speech3.errors import MissingError, OccupiedError, SettingError
 from speech3.hmm import PdfsOnly, load_outputs
+from speech3.io import HMM_FILE, RUN_FILE
 from speech3.models import BF16_WORTH_IT, bf16_over_float32, has_units
 from speech3.runtime import read_json, say
 from speech3.sequence import check_tree
@@ -44,7 +45,7 @@ def check_sequences(config: TrainConfig) -> None:
         raise SettingError(
             f"{key}: continues a network that was trained by cross-entropy; pass it with --init (or the key init)"
         )
-    if (subsampling := read_json(Path(config.hmm) / "hmm.json").get("subsampling", 1)) != 1:
+    if (subsampling := read_json(Path(config.hmm) / HMM_FILE).get("subsampling", 1)) != 1:
         raise SettingError(
             f"{key}: needs senones at every frame, but {config.hmm} has one score per {subsampling} frames; pass the "
             f"HMM of the network's senones, or train with training.objective=lfmmi"
@@ -72,8 +73,8 @@ def with_precision(config: TrainConfig, earlier: Path | None) -> TrainConfig:
         return config
     possible = training.device == "cpu" and not training.by_sandblaster and training.model_partitions == 1
     precision = "float32"
-    if earlier and (earlier / "run.json").exists():
-        precision = read_json(earlier / "run.json").get("training", {}).get("precision", precision)
+    if earlier and (earlier / RUN_FILE).exists():
+        precision = read_json(earlier / RUN_FILE).get("training", {}).get("precision", precision)
     elif possible and (faster := bf16_over_float32()) > BF16_WORTH_IT:
         precision = "bf16"
         say(f"using bf16 ({faster:.1f} x faster here than float32)")
@@ -95,7 +96,7 @@ def check_out(config: TrainConfig, out: Path) -> None:
 def check_objective(config: TrainConfig) -> None:
     """Refuse a network that cannot be trained with `training.objective`, or keys that do not fit the two."""
     training, model = config.training, config.model
-    if not (Path(config.hmm) / "hmm.json").exists():
+    if not (Path(config.hmm) / HMM_FILE).exists():
         raise MissingError(f"{config.hmm}: has no hmm.json; set hmm to the model directory that labels the frames")
     if training.lfmmi.teaching is not None and training.lfmmi.teacher is None:
         raise SettingError(
@@ -110,7 +111,7 @@ def check_objective(config: TrainConfig) -> None:
         check_group_lasso(config)
     if config.pretraining:
         _check_pretraining(config)
-    about = read_json(Path(config.hmm) / "hmm.json")
+    about = read_json(Path(config.hmm) / HMM_FILE)
     if training.objective == "lfmmi":
         check_tree(config.hmm)
     subsampling = about.get("subsampling", 1)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from speech3.engine import ShardReport, shares
 from speech3.errors import FormatError, MissingError
+from speech3.io import METRICS_FILE, RUN_FILE
 from speech3.runtime import explained_disk_errors, read_json, read_metrics, say
 
 if TYPE_CHECKING:
@@ -105,9 +106,9 @@ def read_curve(run_dir: Path | str) -> Curve:
     yet.
     """
     path = Path(run_dir)
-    run = path / "run.json"
+    run = path / RUN_FILE
     training = read_json(run).get("training", {}) if run.exists() else {}
-    curve = curve_of(path.resolve().name, read_metrics(path / "metrics.jsonl"), training.get("workers", 1))
+    curve = curve_of(path.resolve().name, read_metrics(path / METRICS_FILE), training.get("workers", 1))
     if curve is None and run.exists():
         raise MissingError(f"{path}: no held-out accuracy in metrics.jsonl yet; wait for the run's first epoch")
     if curve is None:

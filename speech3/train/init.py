@@ -19,7 +19,7 @@ from speech3.config import FeatureConfig, LstmConfig, ModelConfig, TrainConfig, 
 from speech3.errors import DataError, FormatError, MismatchError, MissingError, Speech3Error
 from speech3.frames import PackedFrames
 from speech3.hmm import Hmm, PdfsOnly, load_outputs, output_difference
-from speech3.io import load_tensors, read_about
+from speech3.io import FEATURES_FILE, HMM_FILE, MODEL_FILE, load_tensors, read_about
 from speech3.models import refuse_mean
 from speech3.runtime import say
 from speech3.train.parts import num_outputs
@@ -79,7 +79,7 @@ def read_init(config: TrainConfig, frames: PackedFrames) -> Init | None:
     if config.init is None:
         return None
     path = Path(config.init)
-    path = path / "model.safetensors" if path.is_dir() else path
+    path = path / MODEL_FILE if path.is_dir() else path
     if not path.is_file():
         raise MissingError(f"{path}: no such file; pass --init the directory of a trained network")
     about = read_about(path)
@@ -141,7 +141,7 @@ def _check_architecture(path: Path, about: dict[str, Any], config: TrainConfig, 
             f"{path}: this run's model has another architecture ({changes}); set {remedy}, or pass --init another model"
         )
     if about["feat_dim"] != frames.dim:
-        features = path.parent / "features.yaml"
+        features = path.parent / FEATURES_FILE
         remedy = f"extract and pack the features that this model reads ({features})"
         if config.training.objective == "lfmmi":  # only a recipe packs such frames
             remedy = (
@@ -162,12 +162,12 @@ def _written(value: Any) -> str:
 def warn_of_teacher(config: TrainConfig) -> None:
     """Warn if the teacher of an LF-MMI run was trained on other features, as for a model to start from."""
     if config.training.lfmmi.teacher is not None:
-        _compare_features(Path(config.training.lfmmi.teacher) / "model.safetensors", Path(config.frames), ("adapted",))
+        _compare_features(Path(config.training.lfmmi.teacher) / MODEL_FILE, Path(config.frames), ("adapted",))
 
 
 def _compare_features(path: Path, data: Path, but: Sequence[str] = ()) -> None:
     """Warn if the features differ though their number does not: that may be intended, but seldom is."""
-    files = path.parent / "features.yaml", data / "features.yaml"
+    files = path.parent / FEATURES_FILE, data / FEATURES_FILE
     if all(file.exists() for file in files):
         configs = (parse(FeatureConfig, read_yaml(file), file) for file in files)
         there, here = ({"adapted": 0, **config.of_values()} for config in configs)  # which has no key where it is 0
@@ -184,7 +184,7 @@ def _senones(path: Path, there: int, hmm: Path, here: int) -> tuple[bool, str]:
     if there != here:
         return False, f"{there} senones there, {here} here"
     try:
-        old = load_outputs(path.parent) if (path.parent / "hmm.json").exists() else None
+        old = load_outputs(path.parent) if (path.parent / HMM_FILE).exists() else None
         new = load_outputs(hmm)
     except Speech3Error as error:
         raise error.restated(f"{error} (needed to compare the senones of {path} with those of {hmm})") from error

@@ -19,10 +19,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from speech3.config import NeuralLmConfig
 from speech3.engine import EpochResult, fit
 from speech3.errors import OccupiedError, Speech3Error
+from speech3.io import METRICS_FILE, RUN_FILE
 from speech3.language import NeuralLm, UnitText, neural, read_units
 from speech3.runtime import Metrics, read_json, say, write_json
 
-RUN, CHECKPOINTS, METRICS = "run.json", "checkpoints", "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
 _POOL = 64  # minibatches whose items are sorted by length together
 _OF_FIT = {"strategy", "workers", "epochs", "learning_rate", "optimizer", "schedule", "gradient_clip", "precision"}
 _OF_FIT |= {"seed", "device", "simulate", "options"}
@@ -104,7 +105,7 @@ def train_neural(
     _check_same(out, config, text, held_out)
     items = Sentences(text.unit_T, config.longest)
     sampler = SimilarLengths(items.length_I, config.minibatch)
-    metrics, best = Metrics(out / METRICS), math.inf
+    metrics, best = Metrics(out / METRICS_FILE), math.inf
     if neural.is_neural(out) and (out / CHECKPOINTS).exists():
         best = neural.read_neural(out).dev  # of the training that is resumed
 
@@ -124,7 +125,7 @@ def train_neural(
         fit(network, loader, on_epoch=after_epoch, out=out / CHECKPOINTS, **config.model_dump(include=_OF_FIT))
     except Speech3Error:
         if not any(path.is_file() for path in (out / CHECKPOINTS).rglob("*")):
-            (out / RUN).unlink()  # nothing has begun: the same directory may be used with what is mended
+            (out / RUN_FILE).unlink()  # nothing has begun: the same directory may be used with what is mended
         raise
     return TrainedNeural(neural.read_neural(out), text.words, text.unknown)
 
@@ -136,9 +137,9 @@ def _check_same(out: Path, config: NeuralLmConfig, text: UnitText, held_out: Seq
     digests = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in read.items()}
     options = {key: value for key, value in config.options.items() if key != "cluster"}  # where workers are may change
     run = {**digests, **config.model_copy(update={"options": options}).model_dump(mode="json", exclude=_CHANGEABLE)}
-    if (out / RUN).exists() and (before := read_json(out / RUN)) != run:
+    if (out / RUN_FILE).exists() and (before := read_json(out / RUN_FILE)) != run:
         different = sorted(key for key in {*run, *before} if run.get(key) != before.get(key))
         raise OccupiedError(
             f"{out}: holds a training with other values of {', '.join(different)}; choose another --out, or remove it"
         )
-    write_json(out / RUN, run)
+    write_json(out / RUN_FILE, run)

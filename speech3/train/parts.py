@@ -46,6 +46,7 @@ from speech3.frames import (
     verify_once,
 )
 from speech3.hmm import Hmm, PdfsOnly, load_hmm, load_outputs, output_difference
+from speech3.io import DENOMINATOR_FILE, FEATURES_FILE, HMM_FILE, MODEL_FILE, TREE_FILE
 from speech3.models import (
     AcousticModel,
     GroupLasso,
@@ -113,7 +114,7 @@ class Teacher:
         self, directory: Path, student: AcousticModel, frames: PackedFrames, config: TrainConfig, device: torch.device
     ) -> None:
         key = f"training.lfmmi.teacher={directory}"
-        if not (directory / "model.safetensors").is_file():
+        if not (directory / MODEL_FILE).is_file():
             raise MissingError(f"{key}: has no model.safetensors; pass the directory of a trained model")
         if differ := output_difference(load_outputs(directory), load_outputs(Path(config.hmm))):
             raise MismatchError(f"{key}: {differ} (those of {config.hmm}); pass a model with the outputs of this run")
@@ -234,7 +235,7 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
                 f"{frames.path}: {frames.dim} feature bins, but train.frames has {packed['train'].dim}; pack both with "
                 f"the same features"
             )
-    if (features := Path(config.frames) / "features.yaml").exists():
+    if (features := Path(config.frames) / FEATURES_FILE).exists():
         check_frequencies(config.model, parse(FeatureConfig, read_yaml(features), features), str(features))
     return packed
 
@@ -257,7 +258,7 @@ def num_labels(config: TrainConfig) -> int:
     """Number of different labels of the packed frames: the senones, or for LF-MMI two for each phone or word."""
     if config.training.labels == "words":
         return 2 * len(load_hmm(config.hmm).lexicon.by_word)
-    about = read_json(Path(config.hmm) / "hmm.json")
+    about = read_json(Path(config.hmm) / HMM_FILE)
     if config.training.objective == "lfmmi":
         return 2 * len(about["phones"]) + 2
     return int(about["pdfs"])
@@ -267,18 +268,18 @@ def outputs_identity(config: TrainConfig) -> dict[str, str]:
     """What identifies the outputs of an LF-MMI run; for senones the labels of the frames identify them."""
     if config.training.objective != "lfmmi":
         return {}
-    files = ("hmm.json", "tree.safetensors", "denominator.safetensors")
+    files = (HMM_FILE, TREE_FILE, DENOMINATOR_FILE)
     content = b"".join((Path(config.hmm) / name).read_bytes() for name in files)
     identity = {"outputs": hashlib.sha256(content).hexdigest()[:16]}
     if (teacher := config.training.lfmmi.teacher) is not None:
-        identity["teacher"] = hashlib.sha256((Path(teacher) / "model.safetensors").read_bytes()).hexdigest()[:16]
+        identity["teacher"] = hashlib.sha256((Path(teacher) / MODEL_FILE).read_bytes()).hexdigest()[:16]
     return identity
 
 
 def num_outputs(config: TrainConfig, frames: PackedFrames) -> int:
     """Number of outputs of the network: senones that label the frames, or for LF-MMI pdfs of the denominator."""
     if config.training.objective == "lfmmi":
-        return int(read_json(Path(config.hmm) / "hmm.json")["pdfs"])
+        return int(read_json(Path(config.hmm) / HMM_FILE)["pdfs"])
     return frames.num_senones
 
 
@@ -417,7 +418,7 @@ def augmentation(config: TrainConfig, frames: PackedFrames) -> tuple[FrequencyWa
     """The augmentation in the config, if any; errors as for `frequency_warp` and `spec_augment`."""
     training, features, adapted = config.training, None, getattr(config.model, "adapted", 0)
     if training.frequency_warp or training.frequency_masks or training.speeds or adapted:
-        path = Path(config.frames) / "features.yaml"
+        path = Path(config.frames) / FEATURES_FILE
         if not path.exists():
             raise MissingError(
                 f"{path}: no such file, but training.frequency_warp, frequency_masks and speeds need to know the "

@@ -22,20 +22,32 @@ from speech3.config import TrainingConfig
 from speech3.engine import Progress, ShardReport, rate_of
 from speech3.errors import OccupiedError, Speech3Error
 from speech3.hmm import load_outputs
-from speech3.io import load_tensors, save_tensors
+from speech3.io import (
+    CARD_FILE,
+    DECODE_FILE,
+    DENOMINATOR_FILE,
+    FEATURES_FILE,
+    GRAPH_DIR,
+    GRAPH_FILE,
+    GRAPH_FILES,
+    METRICS_FILE,
+    MODEL_FILE,
+    RUN_FILE,
+    TUNING_FILE,
+    TUNING_GRAPH_DIR,
+    load_tensors,
+    save_tensors,
+)
 from speech3.runtime import locked_directory, read_json, read_metrics, say, write_json, write_text
 from speech3.train.curves import staleness_mean, staleness_p95
 from speech3.train.schedule import KIND, Schedule
 
-GRAPHS = ("graph", "graph_tuning")  # for decoding, and for tuning
-GRAPH = ("HCLG.fst", "words.txt", "graph.json")
-OF_GRAMMAR = ("G.fst", "lm.arpa.gz", "letters.arpa.gz", "lexicon.txt")  # not every graph has them
-TUNING, DENOMINATOR = "tuning.json", "denominator.safetensors"
+_GRAPHS = (GRAPH_DIR, TUNING_GRAPH_DIR)
 _KIND = "nn-checkpoint"
 _WORKERS = "training.workers"  # may change when a run is resumed: where a GPU has failed, the others continue
 _EPOCH = "parameters-"  # name of the file of an epoch's parameters, before the number
-CARD = "MODEL_CARD.md"  # a description of the result (`speech3.train.card`)
-_TUNED = "decode.json"  # written by tuning, valid for one network only
+CARD = CARD_FILE  # a description of the result (`speech3.train.card`)
+_TUNED = DECODE_FILE  # written by tuning, valid for one network only
 
 
 def epoch_words(record: dict[str, Any], *, no_better: bool) -> str:
@@ -67,7 +79,7 @@ def copy_model_files(model: Path, hmm: Path, data: Path) -> None:
     What does not exist there is removed from `model`, where an earlier run may have left it.
     """
     load_outputs(hmm).save(model)
-    for source, name in ((data, "features.yaml"), (hmm, DENOMINATOR), (hmm, TUNING)):
+    for source, name in ((data, FEATURES_FILE), (hmm, DENOMINATOR_FILE), (hmm, TUNING_FILE)):
         if (source / name).exists():
             shutil.copyfile(source / name, model / name)
         else:
@@ -77,8 +89,8 @@ def copy_model_files(model: Path, hmm: Path, data: Path) -> None:
 
 def share_graphs(model: Path, hmm: Path) -> None:
     """Give `model` the decoding graphs of `hmm`, if there are any: they depend on the HMM only, not on the network."""
-    if (hmm / GRAPHS[0] / GRAPH[-1]).exists():
-        for graph in GRAPHS:
+    if (hmm / GRAPH_DIR / GRAPH_FILE).exists():
+        for graph in _GRAPHS:
             _copy_graph(hmm / graph, model / graph)
 
 
@@ -87,16 +99,16 @@ def include_model(network: Path, model: Path) -> None:
     own = network / model.name
     shutil.rmtree(own, ignore_errors=True)
     # Without what is only training's: alignments, the transforms of its speakers.
-    left_out = shutil.ignore_patterns("align", "metrics.jsonl", "trans.*", "spk2utt", "graph_own")
+    left_out = shutil.ignore_patterns("align", METRICS_FILE, "trans.*", "spk2utt", "graph_own")
     shutil.copytree(model, own, ignore=left_out, copy_function=_share)
 
 
 def _copy_graph(graph: Path, out: Path) -> None:
     shutil.rmtree(out, ignore_errors=True)  # it may be an old tuning graph, which this HMM no longer has
-    if (graph / GRAPH[-1]).exists():
+    if (graph / GRAPH_FILE).exists():
         out.mkdir()
-        for name in (*GRAPH, *OF_GRAMMAR):
-            if name not in OF_GRAMMAR or (graph / name).exists():
+        for name in GRAPH_FILES:
+            if (graph / name).exists():
                 _share(graph / name, out / name)
 
 
@@ -168,11 +180,11 @@ class RunDirectory:
 
     @property
     def model(self) -> Path:
-        return self.path / "model.safetensors"
+        return self.path / MODEL_FILE
 
     @property
     def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS_FILE
 
     @property
     def times(self) -> Path:
@@ -195,11 +207,11 @@ class RunDirectory:
         Raises Speech3Error: the directory holds a run of another config, model or corpus (the message names the keys
         that differ), or a model that was not made by a run, which `restart` does not remove either.
         """
-        run = self.path / "run.json"
+        run = self.path / RUN_FILE
         if self.model.exists() and not run.exists():
             raise OccupiedError(f"{self.model}: was not made by a run in this directory; choose another --out")
         if restart or (run.exists() and not self.model.exists() and not self._checkpoints()):
-            for directory in ("checkpoints", *GRAPHS):
+            for directory in ("checkpoints", *_GRAPHS):
                 shutil.rmtree(self.path / directory, ignore_errors=True)
             for file in (self.model, self.path / CARD, self.path / _TUNED, self.metrics, self.times, run):
                 file.unlink(missing_ok=True)

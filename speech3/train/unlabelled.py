@@ -26,7 +26,7 @@ from speech3.errors import DataError, OccupiedError, Speech3Error
 from speech3.features import extract
 from speech3.frames import cluster_frames, nearest_cluster, write_frames
 from speech3.hmm import PdfsOnly
-from speech3.io import ArkReader, ComputedMapping, save_tensors
+from speech3.io import FEATURES_FILE, ArkReader, ComputedMapping, save_tensors
 from speech3.runtime import progress, read_json, say, write_json
 from speech3.train.run import train
 
@@ -118,7 +118,7 @@ def _pack(data: DataDir, out: Path, config: PretrainConfig) -> None:
         path, info = out / "frames" / f"{name}.frames", {"data": str(data.path), "labels": pretraining.task}
         utterances, dtype = list(part.utterances), config.training.dtype
         write_frames(path, feats, labels, outputs, utterances=utterances, dtype=dtype, info=info)
-    shutil.copyfile(features / "network" / "features.yaml", out / "frames" / "features.yaml")
+    shutil.copyfile(features / "network" / FEATURES_FILE, out / "frames" / FEATURES_FILE)
     (out / "hmm").mkdir(exist_ok=True)
     PdfsOnly(outputs, _NO_SENONES).save(out / "hmm")
     shutil.rmtree(features)

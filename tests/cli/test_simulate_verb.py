@@ -109,7 +109,7 @@ def test_throughput_trains_nothing(conf, speech3, tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"throughput.json", "throughput.png"}
 
 
-def test_methods_side_by_side(conf, speech3, tmp_path):
+def test_strategies_side_by_side(conf, speech3, tmp_path):
     options = ("--strategies", "sgd,asgd,terngrad_ddp,sandblaster", "--workers", "8", "training.max_epochs=1")
     keys = ("training.minibatch=64", "training.lbfgs.iterations=2", "training.simulation.bandwidth=1e8")
     process = speech3("simulate", conf, *options, *keys, "--out", tmp_path / "out")

@@ -99,7 +99,7 @@ def test_the_cost_chosen_is_the_lowest_that_costs_no_words(model: Path, monkeypa
     """Errors as a function of the cost are given; the search over costs must find the same as trying all of them."""
     graph = load_graph(model / "graph").with_filler_cost(FILLER_OFF)
     config, truth = DecodeConfig(), {"u": ["A"]}
-    found = tune.Tuning(tune.Point(0.1, 0.0, 0.1), (), {"u": ("A",)}, Calibration(0.0, 1.0))
+    found = tune.Tuning(tune.TuningPoint(0.1, 0.0, 0.1), (), {"u": ("A",)}, Calibration(0.0, 1.0))
     monkeypatch.setattr(tune, "_calibrated", lambda *_: found.calibration)
 
     def lattices(graph, *_: object):  # type: ignore[no-untyped-def]

@@ -20,7 +20,8 @@ from speech3.errors import Speech3Error
 from speech3.hmm.fmllr import zero_fmllr_stats
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.lda_mllt import Projection
-from speech3.hmm.sat import ADAPTED, MODEL, PRIOR, save_projection
+from speech3.hmm.sat import ADAPTED, PRIOR, save_projection
+from speech3.io import MODEL_FILE
 from speech3.io.ark import ArkReader
 from speech3.io.checkpoint import save_tensors
 from speech3.language.arpa import write_arpa
@@ -38,8 +39,8 @@ def any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
 def adaptive(model: Path) -> Path:
     """Make the model one of `hmm.sat`, whose adapted GMMs are the twin's."""
     save_projection(model, Projection(np.eye(BINS), statics=BINS, context=0, inputs=BINS))
-    gmm = load_gmm(model / MODEL)
-    gmm.save(model / ADAPTED / MODEL)
+    gmm = load_gmm(model / MODEL_FILE)
+    gmm.save(model / ADAPTED / MODEL_FILE)
     about = {"kind": "prior", "least_frames": 10.0, "prior_frames": 20.0, "passes": 3}
     spoken_J = np.where(np.arange(gmm.num_pdfs) < 3, 0.0, 1.0)
     save_tensors(model / ADAPTED / PRIOR, {"frames": spoken_J}, about)

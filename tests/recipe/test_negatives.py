@@ -161,7 +161,7 @@ def test_the_cost_is_the_highest_with_few_words_in_negatives(monkeypatch: pytest
 
     monkeypatch.setattr(tune, "lattices", lattices)
     monkeypatch.setattr(tune, "_calibrated", lambda _, each, *__: tune.Calibration(len(each), 1.0))
-    point = tune.Tuning(tune.Point(0.1, 0.0, 0.1), (), {"u": ("A",)}, tune.Calibration(0.0, 1.0))
+    point = tune.Tuning(tune.TuningPoint(0.1, 0.0, 0.1), (), {"u": ("A",)}, tune.Calibration(0.0, 1.0))
     one, costs = np.zeros((1, 9), np.float32), (*tune.FILLER_COSTS, tune.FILLER_OFF)
     for least in costs:
         for most in (-math.inf, *costs):

@@ -1,0 +1,26 @@
+"""The names of the files in a model directory, and in its graphs.
+
+A model directory is what `speech3 train`, a recipe or `speech3 align` makes and what decoding reads; the directory of a
+run, which may be resumed, becomes one when it ends. None of these names stands anywhere else.
+"""
+
+MODEL_FILE = "model.safetensors"  # the parameters of a network or of GMMs, and a description; written last
+FEATURES_FILE = "features.yaml"  # how the features were computed; also beside features and packed frames
+HMM_FILE = "hmm.json"  # phones and topology; beside it are the tree and the lexicon with probabilities
+TREE_FILE = "tree.safetensors"
+DENOMINATOR_FILE = "denominator.safetensors"  # of LF-MMI: the phone language model
+DECODE_FILE = "decode.json"  # tuned: acoustic scale, word penalty, beam
+TUNING_FILE = "tuning.json"  # the grid on which they are found
+CARD_FILE = "MODEL_CARD.md"
+
+RUN_FILE = "run.json"  # the config that identifies a run
+METRICS_FILE = "metrics.jsonl"  # a record for each epoch, evaluation and event
+
+GRAPH_DIR = "graph"  # the decoding graph
+TUNING_GRAPH_DIR = "graph_tuning"  # a graph whose language model has not seen the dev set's sentences
+HCLG_FILE = "HCLG.fst"
+LM_FILE = "lm.arpa.gz"  # of a graph whose language model is an n-gram model
+GRAMMAR_FILE = "G.fst"  # of other graphs
+GRAPH_FILE = "graph.json"  # what the graph was made from; written last
+# All that a graph may have: others than the first, second and last depend on its language model.
+GRAPH_FILES = (HCLG_FILE, "words.txt", GRAMMAR_FILE, LM_FILE, "letters.arpa.gz", "lexicon.txt", GRAPH_FILE)
