@@ -69,7 +69,9 @@ _QUIET_SECONDS = 10.0
 _JUDGED = 2000  # lines by which a file is recognised as Kaldi's text
 _MANY_LINES = 20  # so many lines of plain text would not all begin with different words
 _IDS = ("utt2spk", "segments", "wav.scp")  # files of a data directory that list the ids of its text
+_MOST = 0.9  # share of a file's lines that must be alike for it to be of a format; the rest are faults
 _FIRST_FIELD = re.compile(r"^[^\S\n]*\S+", re.MULTILINE)
+TRN_LINE = re.compile(r"(?:(.*?)(?<!\\))\(([^()\s]+)\)\s*")  # sclite's .trn: words, and an utterance id in parentheses
 _WRITTEN = tuple(sorted(SYMBOLS | {symbol.upper() for symbol in SYMBOLS}))
 _LOOSE_APOSTROPHE = re.compile(r"(?<!\w)'|'(?!\w)")
 # Characters typed as an apostrophe. U+02BB and U+02BC are letters in Unicode, so words may begin or end with them.
@@ -394,19 +396,23 @@ def _text(path: Path, content: bytes, first: int) -> str:
 
 
 def read_sentences(paths: Sequence[Path], forbidden: Iterable[str] = ()) -> Iterator[Lines]:
-    """Read sentences in blocks of lines; the utterance ids of Kaldi's `text` are removed, which is said once.
+    """Read sentences in blocks of lines; the utterance ids of Kaldi's `text` and of .trn are left out, which is said.
 
-    A line that contains one of `SYMBOLS` or of the `forbidden` words is an error.
+    A line that contains one of `SYMBOLS` or of the `forbidden` words is an error, and so is one without an id where the
+    others end with one.
     """
-    forbidden, with_ids, file = frozenset(forbidden), False, None
+    forbidden, with_ids, before_ids, file = frozenset(forbidden), False, False, None
     for lines in read_lines(paths):
         if lines.first == 1 or lines.path != file:
             file, first = lines.path, _first_lines(lines.text)
             if what := other_format(file, first):
                 raise FormatError(f"{file}: is {what}, not sentences; write one sentence per line, words alone")
-            with_ids = begin_with_ids(first, file)
+            before_ids = end_with_ids(first, file)
+            with_ids = not before_ids and begin_with_ids(first, file)
         if with_ids:
             lines = lines._replace(text=_FIRST_FIELD.sub("", lines.text))
+        if before_ids:
+            lines = lines._replace(text="\n".join(_without_trn_ids(lines)))
         if any(symbol in lines.text for symbol in (*_WRITTEN, *forbidden)):
             _refuse_symbols(lines, forbidden)
         yield lines
@@ -450,6 +456,45 @@ def begin_with_ids(lines: Sequence[str], path: Path) -> bool:
         odd = () if listed_beside else tuple(name for name in ids if not re.search(r"[\d_-]", name))
         _say_ids(path, ids[0], odd)
     return found
+
+
+def end_with_ids(lines: Sequence[str], path: Path) -> bool:
+    """Whether nearly all lines of a file end with an utterance id in parentheses, as in .trn. If so, that is said."""
+    body = [line for line in lines if line.strip() and not line.lstrip().startswith(";;")]
+    fitting = [line for line in body if TRN_LINE.fullmatch(line)]
+    found = len(fitting) >= max(1, _MOST * len(body)) and have_trn_ids(fitting)
+    if found:
+        name = next(match[2] for line in fitting if (match := TRN_LINE.fullmatch(line)))
+        _say_trn_ids(path, name)
+    return found
+
+
+def have_trn_ids(lines: Sequence[str]) -> bool:
+    """Whether the words in parentheses at the ends of the lines are utterance ids, not remarks such as (laughs)."""
+    matches = [found for line in lines if (found := TRN_LINE.fullmatch(line))]
+    ids = [found[2] for found in matches]
+    firsts = [found[1].split()[0] for found in matches if found[1].split()]
+    if len(set(ids)) < _MOST * len(ids):
+        return False
+    like = sum(bool(re.search(r"[\d_-]", name)) for name in ids)
+    return 2 * like >= len(ids) or (len(ids) > 1 and len(set(firsts)) < len(firsts))
+
+
+def _without_trn_ids(lines: Lines) -> Iterator[str]:
+    for number, line in enumerate(lines.text.split("\n"), lines.first):
+        match = TRN_LINE.fullmatch(line)
+        comment = line.lstrip().startswith(";;")
+        if line.strip() and not match and not comment:
+            raise FormatError(
+                f"{lines.path}:{number}: `{line.strip()[:60]}` does not end in an utterance id in parentheses, as the"
+                " other lines do; add it, or remove the ids of the others"
+            )
+        yield match[1] if match else ""
+
+
+@lru_cache  # a text may be read several times
+def _say_trn_ids(path: Path, first: str) -> None:
+    say(f"{path}: each line ends with an utterance id (({first}), ...), as in .trn; the ids are left out")
 
 
 def _listed_beside(ids: Sequence[str], path: Path) -> bool:

@@ -14,15 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from speech3.data import other_format
+from speech3.data import TRN_LINE, have_trn_ids, other_format
 from speech3.errors import FormatError, Speech3Error
 
 Sclite = Literal["trn", "stm", "ctm"]
 IGNORED = ("IGNORE_TIME_SEGMENT_IN_SCORING", "IGNORETIMESEGMENTINSCORING")
 COMMENT = ";;"
-_TRN = re.compile(r"(?:(.*?)(?<!\\))\(([^()\s]+)\)\s*")
 _CHANNELS = {"A": "1", "B": "2"}  # both ways of counting are used for one recording
-_UNIQUE = 0.9  # least share of different ids: a file with a repeated id is still of its format, and faulty
 _MIXED = 0.5  # share of lines from which a file is taken to be of a format, so that its other lines are errors
 _CTM: Sclite = "ctm"
 _STM: Sclite = "stm"
@@ -74,7 +72,11 @@ def format_of(path: Path | str, lines: Sequence[str]) -> Sclite | None:
     named: dict[str, Sclite] = {".trn": "trn", ".stm": "stm", ".ctm": "ctm"}
     if suffix in named:
         return named[suffix]
-    for kind, fits, sure in ((_CTM, _is_ctm, _times), (_STM, _is_stm, _times), (_TRN_KIND, _TRN.fullmatch, _trn_ids)):
+    for kind, fits, sure in (
+        (_CTM, _is_ctm, _times),
+        (_STM, _is_stm, _times),
+        (_TRN_KIND, TRN_LINE.fullmatch, have_trn_ids),
+    ):
         fitting = [(n, line) for n, line in body if fits(line)]
         if len(fitting) < max(1, _MIXED * len(body)) or not sure([line for _, line in fitting]):
             continue
@@ -115,17 +117,6 @@ def _times(lines: Sequence[str]) -> bool:
     return any(re.search(r"\s\d*\.\d", line) for line in lines) or 2 * len(set(files)) < len(files)
 
 
-def _trn_ids(lines: Sequence[str]) -> bool:
-    """Whether the words in parentheses at the ends of the lines are utterance ids, not remarks such as (laughs)."""
-    matches = [found for line in lines if (found := _TRN.fullmatch(line))]
-    ids = [found[2] for found in matches]
-    firsts = [found[1].split()[0] for found in matches if found[1].split()]
-    if len(set(ids)) < _UNIQUE * len(ids):
-        return False
-    like = sum(bool(re.search(r"[\d_-]", name)) for name in ids)
-    return 2 * like >= len(ids) or (len(ids) > 1 and len(set(firsts)) < len(firsts))
-
-
 def _number(field: str) -> float | None:
     try:
         value = float(field)
@@ -138,7 +129,7 @@ def parse_trn(path: Path | str, lines: Sequence[str]) -> dict[str, Line]:
     """Utterance to its text, in the order of the file."""
     found: dict[str, Line] = {}
     for number, line in numbered(lines):
-        match = _TRN.fullmatch(line)
+        match = TRN_LINE.fullmatch(line)
         if not match:
             raise FormatError(
                 f"{path}:{number}: `{line.strip()[:60]}` does not end in an utterance id in parentheses, as lines of"

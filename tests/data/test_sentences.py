@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from speech3.data.transcripts import _say_ids, read_sentences, sentences_of_file
-from speech3.errors import Speech3Error
+from speech3.errors import FormatError, Speech3Error
 
 KALDI = "spk1-utt_01 one two\nspk1-utt_02 three\nspk2-utt_01\nspk2-utt_02 two one\n"
 COMMANDS = "".join(f"{chr(97 + n)}{chr(97 + n)} the door\n" for n in range(26))  # sorted, each first word once
@@ -22,6 +22,22 @@ def test_ids_are_left_out_and_that_is_said_once(tmp_path: Path, capsys: pytest.C
         assert read(tmp_path / "text", KALDI) == [["one", "two"], ["three"], ["two", "one"]]
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("each line begins with an utterance id (spk1-utt_01, ...)") == 1
+
+
+TRN = ";; sclite\none two (spk-0001)\nthree (spk-0002)\n(spk-0003)\ntwo one (spk-0004)\n"
+
+
+def test_ids_of_trn_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert read(tmp_path / "a.trn", TRN) == [["one", "two"], ["three"], ["two", "one"]]
+    assert "each line ends with an utterance id ((spk-0001), ...)" in " ".join(capsys.readouterr().err.split())
+    laughs = "so it is (laughs)\nwell (laughs)\n"
+    assert read(tmp_path / "b", laughs) == [["so", "it", "is", "(laughs)"], ["well", "(laughs)"]]
+
+
+def test_a_line_without_an_id_among_lines_of_trn_is_named(tmp_path: Path) -> None:
+    lines = "".join(f"one two (spk-{n:04d})\n" for n in range(30))
+    with pytest.raises(FormatError, match=r"a\.trn:31: `three four` does not end in an utterance id"):
+        read(tmp_path / "a.trn", f"{lines}three four\n")
 
 
 def test_first_words_among_ids_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
