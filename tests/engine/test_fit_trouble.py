@@ -200,3 +200,17 @@ def test_no_process_is_left_when_the_caller_is_killed(tmp_path):
             caller.kill()
     for pid in pids:
         tiny.until(lambda pid=pid: not tiny.state(pid))
+
+
+@pytest.mark.parametrize("keys", [{}, {"strategy": "asgd", "workers": 2}])
+def test_a_target_out_of_range_after_the_first_minibatches_is_described(keys):
+    points, moon = (tensor.clone() for tensor in DATA.tensors)
+    moon[555] = 7
+    message = r"loss: raised IndexError with a minibatch \(.*torch.int64 from 0 to 7\): .*out of bounds"
+    with pytest.raises(Speech3Error, match=message) as raised:
+        fitted(data=TensorDataset(points, moon), **keys)
+    assert "Traceback" not in str(raised.value)
+
+
+def test_a_device_may_be_torchs_own():
+    assert len(fitted(device=torch.device("cpu"), epochs=1).history) == 1

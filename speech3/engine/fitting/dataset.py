@@ -273,7 +273,7 @@ class MeanLoss:
 
     def measure(self, outputs: Any, targets: Targets) -> tuple[Tensor, Tensor | None]:
         """The loss, which needs no gradient, and how many items are classified correctly; None without classes."""
-        value = _entry(outputs, "loss") if self.loss is None else self.loss(outputs, targets.stacked)
+        value = _entry(outputs, "loss") if self.loss is None else self._of(outputs, targets.stacked)
         if self.loss is None and value is None:
             raise SettingError(
                 f"loss: was left out, but the model returned a {type(outputs).__name__} without an entry or attribute "
@@ -286,6 +286,31 @@ class MeanLoss:
                 f"(reduction='mean', or .mean())"
             )
         return value, classified_right(outputs, targets.stacked)
+
+    def _of(self, outputs: Any, stacked: Any) -> Any:
+        assert self.loss is not None
+        try:
+            return self.loss(outputs, stacked)
+        except Speech3Error:
+            raise
+        except Exception as error:
+            raise failed("loss", error, (outputs, stacked)) from error
+
+
+def failed(what: str, error: Exception, values: Any) -> SettingError:
+    """An error of the caller's model or loss, with the shapes, types and classes of what it was called with."""
+    shapes: list[str] = []
+
+    def describe(tensor: Tensor) -> None:
+        classes = tensor.numel() and not tensor.is_floating_point() and tensor.dtype != torch.bool
+        span = f" from {tensor.min()} to {tensor.max()}" if classes and not tensor.is_cuda else ""
+        shapes.append(f"{tuple(tensor.shape)} {tensor.dtype}{span}")
+
+    each_tensor(values, describe)
+    return SettingError(
+        f"{what}: raised {type(error).__name__} with a minibatch ({', '.join(shapes) or 'no tensors'}): {error}; make"
+        " the dataset (or collate_fn), the model and the loss fit each other"
+    )
 
 
 def _entry(outputs: Any, name: str) -> Any:

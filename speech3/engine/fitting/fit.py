@@ -24,7 +24,19 @@ from torch.utils.data import DataLoader
 from speech3.config import TrainingConfig
 from speech3.engine.backends.processes import Unkillable
 from speech3.engine.fitting import arguments
-from speech3.engine.fitting.dataset import ByName, Collate, Data, Items, MeanLoss, Named, Reader, Stream, data_of, moved
+from speech3.engine.fitting.dataset import (
+    ByName,
+    Collate,
+    Data,
+    Items,
+    MeanLoss,
+    Named,
+    Reader,
+    Stream,
+    data_of,
+    failed,
+    moved,
+)
 from speech3.engine.fitting.loading import Packed, check_importable, own_process, seeded
 from speech3.engine.fitting.results import (
     EpochResult,
@@ -44,7 +56,6 @@ from speech3.engine.interface import (
     Rate,
     Targets,
     WorkerParts,
-    each_tensor,
     minibatch_seed,
 )
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
@@ -78,7 +89,7 @@ def fit(
     out: str | Path | None = None,
     quiet: bool = False,
     seed: int = 1,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     simulate: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> FitResult:
@@ -188,7 +199,7 @@ def fit(
         max_epochs=epochs,
         minibatch=data.minibatch,
         learning_rate=learning_rate,
-        device=device,
+        device=str(device),
         gradient_clip=gradient_clip,
         precision=precision,
         optimizer="sgd" if own else optimizer,
@@ -541,13 +552,8 @@ def _try_out(parts: WorkerParts, inputs: Any, targets: Targets) -> bool:
                     f"({', '.join(map(str, inputs))}): {error}; leave entries that the model does not take out of the "
                     f"items, in the dataset or by collate_fn"
                 ) from error
-            raise _failed("model", error, inputs) from error
-        try:
-            total, _ = parts.loss(outputs, targets)
-        except Speech3Error:
-            raise
-        except Exception as error:
-            raise _failed("loss", error, (outputs, targets)) from error
+            raise failed("model", error, inputs) from error
+        total, _ = parts.loss(outputs, targets)
         gradients = torch.autograd.grad(total, trained(parts.model), allow_unused=True)
         unused -= {name for name, g in zip(names, gradients, strict=True) if g is not None}
         classes, tried = parts.loss.measure(outputs, targets)[1] is not None, tried + 1
@@ -559,16 +565,6 @@ def _try_out(parts: WorkerParts, inputs: Any, targets: Targets) -> bool:
             stacklevel=3,
         )
     return classes
-
-
-def _failed(what: str, error: Exception, values: Any) -> Speech3Error:
-    """An error of the caller's model or loss, with the shapes and types of what it was called with."""
-    shapes: list[str] = []
-    each_tensor(values, lambda tensor: shapes.append(f"{tuple(tensor.shape)} {tensor.dtype}"))
-    return SettingError(
-        f"{what}: raised {type(error).__name__} with a minibatch ({', '.join(shapes) or 'no tensors'}): {error}; make"
-        " the dataset (or collate_fn), the model and the loss fit each other"
-    )
 
 
 def _open(build: Build, opened: ExitStack) -> Trainer:
