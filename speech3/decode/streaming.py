@@ -69,7 +69,7 @@ BLOCK_FRAMES = 24  # a multiple of the subsampling factors of models
 _SHORTEST_S = 0.1  # of a segment with a word
 
 
-def online_scores(recognizer: TrainedModel) -> OnlineNetwork:
+def online_network(recognizer: TrainedModel) -> OnlineNetwork:
     """A scorer of features as they arrive, equal to `TrainedModel.scores`; a bidirectional model is refused."""
     scorer, pdfs = recognizer.scorer, recognizer.outputs.num_pdfs
     if isinstance(scorer, NetworkScorer):
@@ -199,7 +199,7 @@ class Stream:
         if model and model.adapted.passes > 1:
             self._speaker = _OnlineSpeaker(model, speaker, known)
             recognizer = self._speaker.recognizer
-        self._scores = self._speaker.scores() if self._speaker else online_scores(recognizer)
+        self._scores = self._speaker.scores() if self._speaker else online_network(recognizer)
         self._model_hz = model_hz = features.sample_frequency or self.rate_hz
         self._resampler = OnlineResampler(self.rate_hz, model_hz)
         self._cmvn = OnlineCmvn(features)

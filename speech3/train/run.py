@@ -270,7 +270,7 @@ class _Run:
         self.trainer = Trainer(self.one, backend, _warm_start(config, init))
         self.best: dict[str, np.ndarray] = {}
         self.averaged: dict[str, Any] = {}  # the record of the average, if that is the result
-        self.shape, self.removed = config.model, dict[str, Any]()  # config of the result; the record of the removal
+        self.shape, self.pruned = config.model, dict[str, Any]()  # config of the result; the record of pruning
         self.state = RunState(Schedule(config.training.learning_rate))
         self.snapshots: list[tuple[Progress, torch.Tensor]] = []
         if resumed:
@@ -382,15 +382,15 @@ class _Run:
         self.best = network_tensors(small)
         loss, accuracy = self._evaluate(small)
         parameters = [sum(each.numel() for each in model.parameters()) for model in (self.model, small)]
-        self.removed = {"heldout_accuracy": accuracy, "heldout_loss": loss, **self._heldout_per(small)}
-        record = {"event": "removal", "epoch": self.state.epoch - 1, **units_left(self.config, self.model)}
-        self.metrics.write(**record, parameters=parameters, **self.removed)
+        self.pruned = {"heldout_accuracy": accuracy, "heldout_loss": loss, **self._heldout_per(small)}
+        record = {"event": "pruning", "epoch": self.state.epoch - 1, **units_left(self.config, self.model)}
+        self.metrics.write(**record, parameters=parameters, **self.pruned)
         say(f"pruned {parameters[0]:,} -> {parameters[1]:,} parameters; held-out {accuracy:.2%} loss {loss:.4f}")
 
     def finish(self) -> dict[str, Any]:
         """Write the result: the best epoch's model, or the mean of the last epochs, without unused units."""
         frames, state, epoch = self.packed["train"], self.state, self.state.best
-        best = {**epoch, **self.averaged, **self.removed}
+        best = {**epoch, **self.averaged, **self.pruned}
         if not self.averaged and not state.schedule.best_epoch:
             say("no epoch was better than the initial model, keeping the initial model")
         measured = ("train_accuracy", "heldout_accuracy", "heldout_loss", "heldout_per")
@@ -495,8 +495,9 @@ class _Run:
         tensors = {name: tensor.cpu().numpy() for name, tensor in self.trainer.tensors.items()}
         tensors |= {"states": self.trainer.states_M.astype(np.int8)}
         tensors |= {f"best.{name}": array for name, array in self.best.items()}
-        tensors |= {f"look.{number}": kept.cpu().numpy() for number, (_, kept) in enumerate(self.snapshots)}
-        self.directory.save(replace(self.state, looks=[done for done, _ in self.snapshots]), tensors, gemm_library())
+        tensors |= {f"unevaluated.{number}": kept.cpu().numpy() for number, (_, kept) in enumerate(self.snapshots)}
+        state = replace(self.state, unevaluated=[done for done, _ in self.snapshots])
+        self.directory.save(state, tensors, gemm_library())
 
     def _restore(self, state: RunState, tensors: dict[str, np.ndarray]) -> None:
         self.state = state
@@ -506,6 +507,7 @@ class _Run:
         on_device = {
             name: torch.from_numpy(array).to(device) for name, array in tensors.items() if not name.startswith("best.")
         }
-        self.snapshots = [(done, on_device.pop(f"look.{number}")) for number, done in enumerate(state.looks)]
+        kept = (on_device.pop(f"unevaluated.{number}") for number in range(len(state.unevaluated)))
+        self.snapshots = list(zip(state.unevaluated, kept, strict=True))
         self.trainer.resume(on_device, states_M, state.done)
         say(f"resuming at epoch {state.epoch}, minibatch {state.minibatch}")

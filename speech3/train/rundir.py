@@ -127,7 +127,7 @@ class RunState:
     schedule: Schedule
     epoch: int = 1
     done: Progress = field(default_factory=Progress)
-    looks: list[Progress] = field(default_factory=list)  # points at which parameters were kept for evaluation
+    unevaluated: list[Progress] = field(default_factory=list)  # points at which parameters were kept for evaluation
     frames_before: int = 0
     seconds_before: float = 0.0
     before: dict[str, Any] = field(default_factory=dict)  # the record of the initial model
@@ -233,7 +233,7 @@ class RunDirectory:
     def save(self, state: RunState, tensors: dict[str, np.ndarray], library: str) -> None:
         """Write a checkpoint and remove all but the last few."""
         name = f"e{state.epoch:04d}-m{state.minibatch:08d}.safetensors"
-        about = {"kind": _KIND, "identity": self.identity, "product": library, "standing": asdict(state)}
+        about = {"kind": _KIND, "identity": self.identity, "product": library, "state": asdict(state)}
         save_tensors(self.path / "checkpoints" / name, tensors, about)
         for old in self._checkpoints()[: -self.keep]:
             old.unlink(missing_ok=True)
@@ -260,10 +260,11 @@ class RunDirectory:
                 continue
             if _without_workers(about["identity"]) != _without_workers(self._plain_identity()):
                 raise OccupiedError(f"{path}: is a checkpoint of another run; remove it, or begin again with --restart")
-            values = about["standing"]
-            done, looks = _progress(values["done"]), [_progress(each) for each in values.get("looks", ())]
+            values = about["state"]
+            done = _progress(values["done"])
+            unevaluated = [_progress(each) for each in values["unevaluated"]]
             schedule = Schedule(**values["schedule"])
-            state = RunState(**{**values, "schedule": schedule, "done": done, "looks": looks})
+            state = RunState(**{**values, "schedule": schedule, "done": done, "unevaluated": unevaluated})
             self._take_back(state.epoch)
             return state, tensors, about["product"]
         self._take_back(0)
@@ -281,7 +282,7 @@ class RunDirectory:
             if number >= epoch:
                 path.unlink(missing_ok=True)
         records = read_metrics(self.metrics)
-        of_an_epoch, of_the_result = ("before", "heldout", "progress", "epoch"), ("average", "removal")
+        of_an_epoch, of_the_result = ("before", "heldout", "progress", "epoch"), ("average", "pruning")
         kept = [record for record in records if record.get("event") not in of_the_result]
         kept = [record for record in kept if record.get("event") not in of_an_epoch or record["epoch"] < epoch]
         if len(kept) != len(records):

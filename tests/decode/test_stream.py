@@ -233,13 +233,13 @@ def test_an_exported_network(model: Path, tmp_path: Path, keys: dict[str, Any]) 
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     from speech3.decode.model_export import export
-    from speech3.decode.streaming import online_scores
+    from speech3.decode.streaming import online_network
 
     save_network(model, **keys)
     export(model, tmp_path / "x.onnx", int8=False)
     feats_TF = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
     expected = load_recognizer(model).scorer.loglikes(feats_TF)
-    running = online_scores(load_recognizer(tmp_path / "x.onnx"))
+    running = online_network(load_recognizer(tmp_path / "x.onnx"))
     found = [running.accept(piece) for piece in np.array_split(feats_TF, 7)]
     np.testing.assert_allclose(np.concatenate([*found, running.finish()]), expected, atol=1e-4)
 
@@ -256,12 +256,12 @@ def test_an_exported_bidirectional_network(model: Path, tmp_path: Path) -> None:
 
 
 def test_scores_of_a_network_are_those_of_offline(model: Path) -> None:
-    from speech3.decode.streaming import online_scores
+    from speech3.decode.streaming import online_network
 
     save_network(model)
     recognizer = load_recognizer(model)
     feats_TF = np.random.default_rng(0).standard_normal((50, 8)).astype(np.float32)
-    running = online_scores(recognizer)
+    running = online_network(recognizer)
     found = np.concatenate([running.accept(feats_TF[:20]), running.accept(feats_TF[20:]), running.finish()])
     np.testing.assert_allclose(found, recognizer.scorer.loglikes(feats_TF), atol=1e-5)
 

@@ -195,7 +195,7 @@ def test_a_run_of_two_shards_resumes_in_the_middle_of_an_epoch(corpus, tmp_path)
         assert ("KeyboardInterrupt" in stderr) == (kind == signal.SIGINT), stderr
         assert (f"resuming at epoch 1, minibatch {at}" in stderr) == (at > 80)
         tensors, about = load_tensors(max((out / "checkpoints").iterdir()), "nn-checkpoint")
-        before, at = at, about["standing"]["done"]["used"]
+        before, at = at, about["state"]["done"]["used"]
         assert before < at <= closed and int((tensors["states"] == -1).sum()) == at
     about = train(config, out)
     (record,) = _epochs(out)
@@ -361,7 +361,7 @@ def test_a_process_that_cannot_be_killed_ends_the_run_after_a_checkpoint(corpus,
         train(_config(corpus, max_epochs=2), tmp_path / "out")
     monkeypatch.undo()
     tensors, about = load_tensors(max((tmp_path / "out" / "checkpoints").iterdir()), "nn-checkpoint")
-    assert about["standing"]["done"]["used"] == (tensors["states"] == -1).sum() >= 50 + 20
+    assert about["state"]["done"]["used"] == (tensors["states"] == -1).sum() >= 50 + 20
     train(_config(corpus, max_epochs=2), tmp_path / "out")
     _accounted(_epochs(tmp_path / "out"))
 

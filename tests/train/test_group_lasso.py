@@ -53,17 +53,17 @@ def _records(out, event):
 def test_the_result_is_smaller_and_computes_the_same(corpus, tmp_path, model, training, capsys):
     about = train(_config(corpus, model, **training), tmp_path)
     *_, last = _records(tmp_path, "epoch")
-    (removal,) = _records(tmp_path, "removal")
+    (pruning,) = _records(tmp_path, "pruning")
     (width,) = about["model"]["widths"] if model != "lstm" else about["model"]["layer_cells"]
-    assert 1 <= width < (16 if model == "lstm" else 32) and [width] == removal["units"]
-    assert removal["parameters"][1] < removal["parameters"][0]
-    assert about["heldout_loss"] == removal["heldout_loss"]
+    assert 1 <= width < (16 if model == "lstm" else 32) and [width] == pruning["units"]
+    assert pruning["parameters"][1] < pruning["parameters"][0]
+    assert about["heldout_loss"] == pruning["heldout_loss"]
     if "average" not in training:
         assert about["best_epoch"] == last["epoch"] and last["units"] == [width]
         assert about["heldout_loss"] == pytest.approx(last["heldout_loss"], abs=1e-3)
     network, _, _ = load_network(tmp_path)
     assert network.output.weight.shape[1] == width
-    assert f"-> {removal['parameters'][1]:,} parameters;" in capsys.readouterr().err
+    assert f"-> {pruning['parameters'][1]:,} parameters;" in capsys.readouterr().err
     card = (tmp_path / "MODEL_CARD.md").read_text()
     assert "units left" not in card and "after group lasso has removed units" in card
     assert "The epoch was selected" not in card
@@ -92,7 +92,7 @@ def test_a_run_without_it_keeps_its_shape_and_has_no_step(corpus, tmp_path):
     config = _config(corpus, group_lasso=0.0, max_epochs=1)
     assert make_parts(config, open_frames(config, corpus)["train"], torch.device("cpu")).proximal is None
     about = train(config, tmp_path)
-    assert about["model"]["widths"] == [] and not _records(tmp_path, "removal")
+    assert about["model"]["widths"] == [] and not _records(tmp_path, "pruning")
     assert "units" not in _records(tmp_path, "epoch")[0]
 
 

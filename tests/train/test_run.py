@@ -227,7 +227,7 @@ def test_a_checkpoint_holds_parameters_slots_states_and_the_best_model(corpus, m
     assert set(tensors) == {"parameters", "velocity", "states"}
     assert tensors["parameters"].size > tensors["velocity"].size and (tensors["velocity"] != 0).any()
     np.testing.assert_array_equal(tensors["states"], [USED] * 24 + [WAITING])
-    assert about["standing"]["done"]["used"] == 24
+    assert about["state"]["done"]["used"] == 24
     train(_config(corpus, momentum=0.5, checkpoint_s=0), corpus / "out")
     tensors, _ = load_tensors(max((corpus / "out" / "checkpoints").iterdir()), "nn-checkpoint")
     best = {name.removeprefix("best."): tensor for name, tensor in tensors.items() if name.startswith("best.")}
