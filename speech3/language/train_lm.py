@@ -29,7 +29,7 @@ from speech3.language.kneser_ney import (
 )
 from speech3.language.lexicon import is_word, lexicon_rows
 from speech3.language.ngrams import BOS, EOS, UNKNOWN, ArpaLm, score
-from speech3.runtime import composed, read_utf8
+from speech3.runtime import composed, read_utf8, say
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> I
     Raises Speech3Error, with the line: there is no count, or `<s>` or `</s>` is in the middle. There are no n-grams of
     the order.
     """
-    longest, found = 0, False
+    longest, found, begin, end = 0, False, False, False
     for lines in with_progress(read_lines(paths), paths, "reading counts"):
         rows: list[list[int]] = []
         counts: list[int] = []
@@ -130,6 +130,7 @@ def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> I
                 continue
             ngram, count = fields[:-1], _count(fields, lines, number)
             longest = max(longest, len(ngram))
+            begin, end = begin or ngram[0] == BOS, end or ngram[-1] == EOS
             whole = ngram[0] == BOS and ngram[-1] == EOS and len(ngram) > 1
             if count and ngram != [BOS] and (len(ngram) == order or (whole and len(ngram) < order)):
                 words = [numbers[word] for word in ngram]
@@ -143,6 +144,11 @@ def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> I
         raise MissingError(
             f"{paths[0]}: no {order}-grams among the counts; the longest have {longest} words: --order {longest},"
             f" or count again with ngram-count -order {order}"
+        )
+    if absent := [symbol for symbol, there in ((BOS, begin or order == 1), (EOS, end)) if longest and not there]:
+        say(
+            f"{paths[0]}: no n-gram has {' or '.join(absent)}, so the model does not know how sentences begin and end:"
+            " count again with them, as ngram-count does by itself"
         )
 
 

@@ -115,6 +115,15 @@ def test_unk_is_listed_but_not_in_the_text(tmp_path: Path) -> None:
     assert (about.words, about.unknown) == (2, 0)  # the words have numbers below that of <unk>
 
 
+def test_counts_without_the_ends_of_sentences_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "counts").write_text("a b 3\nb a 2\na a 1\n")
+    train([tmp_path / "counts"], 2, tmp_path / "lm.arpa", counted=True)
+    assert "counts: no n-gram has <s> or </s>" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "counts").write_text("<s> a 3\na b 3\nb </s> 3\n")
+    train([tmp_path / "counts"], 2, tmp_path / "lm.arpa", counted=True)
+    assert "no n-gram" not in capsys.readouterr().err
+
+
 def test_counts_of_a_higher_order_serve_as_well(tmp_path: Path) -> None:
     text = [["b"], *small_texts.text(50, seed=5)]
     (tmp_path / "counts").write_text(ngram_counts(text, 4))
