@@ -49,7 +49,7 @@ def recipe(
         bool, typer.Option("--dry-run", help="Print what would run, why, and for how long; run nothing.")
     ] = False,
 ) -> None:
-    """Run a recipe: data, features, hmm, graph, train, decode, adapted, score, report.
+    """Run a recipe: data, features, hmm, graph, train, decode, adapted, self, rescore, score, report.
 
     `speech3 recipe digits` or, in a checkout, `recipes/run.sh digits`
 
