@@ -48,7 +48,7 @@ def inspect(
     `speech3 inspect exp/feats/feats.scp --utterance s40-000`
 
     The statistics cover the first 1,000 utterances, or the first ten minutes of a recording; at most one minute is
-    drawn. A picture that an earlier `speech3 inspect` wrote is replaced; any other file is replaced only if `--out`
+    drawn. A picture that an earlier `speech3 inspect` wrote is replaced; any other picture is replaced only if `--out`
     names it.
 
     `speech3 inspect exp/dnn --unit 3:17 --frames exp/frames/heldout.frames`
@@ -77,7 +77,7 @@ def inspect(
     from speech3.evaluate import draw_unit, inspect, picture_path, write_picture
 
     if unit:
-        place = picture_path(Path(f"{file.resolve().name}_unit{unit.replace(':', '_')}.png"), out)
+        place = picture_path(Path(f"{file.resolve().name}_unit{unit.replace(':', '_')}.png"), out, frames)
         for name, words in [*draw_unit(file, unit, frames, place), ("picture", str(place))]:
             print(f"{name:<12}{words}")
         return

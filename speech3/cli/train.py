@@ -119,8 +119,9 @@ def pack(
     from speech3.data import read_datadir
     from speech3.decode import say_skipped
     from speech3.frames import pack_aligned
-    from speech3.runtime import available_jobs
+    from speech3.runtime import available_jobs, check_output
 
+    check_output(out, [Path(features)], ["features.yaml"])
     config = load_preset(FeatureConfig, "features", features)
     packed = pack_aligned(
         read_datadir(directory), ali, hmm or ali, out, config, heldout=heldout, seed=seed, jobs=jobs or available_jobs()

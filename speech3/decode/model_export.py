@@ -26,7 +26,7 @@ from speech3.errors import DataError, MismatchError, OccupiedError, SettingError
 from speech3.hmm import Scorer
 from speech3.io import read_about
 from speech3.models import AcousticModel, OnnxNetwork, to_onnx
-from speech3.runtime import atomic_path
+from speech3.runtime import atomic_path, check_output
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
@@ -93,6 +93,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
     rest = decode_directory(out)
     if rest.exists() and (not (rest / "hmm.json").exists() or (rest / "model.safetensors").exists()):
         raise OccupiedError(f"{rest}: exists and is not from an earlier export; move it, or choose another name")
+    check_output(out, [model], kind=("from an earlier export, since its .decode is missing", lambda _: rest.exists()))
     # Write the network, as float and as int8, and compare its scores with PyTorch's.
     network = recognizer.scorer.network
     proto = to_onnx(network, recognizer.scorer.log_prior_P, _about(recognizer, int8))

@@ -36,7 +36,7 @@ from speech3.language import (
     read_sentences,
     write_lexicon,
 )
-from speech3.runtime import read_json, say, write_text
+from speech3.runtime import check_output, read_json, say, write_text
 
 _DROPPED = "dropped.txt"
 _ORDER = 3  # default order of a model estimated from --text
@@ -76,7 +76,7 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     _check(sources)
     directory = decode_directory(model) if model.suffix == ".onnx" and not model.is_dir() else model
     own = hmm = load_hmm(directory)
-    _check_out(out, directory)
+    _check_out(out, directory, sources)
     language = _language(sources, directory)
     if isinstance(language, ArpaLm):
         _check_pieces(language, sources)
@@ -127,14 +127,16 @@ def _check(sources: GraphSources) -> None:
         raise SettingError("nothing to change: add --add, --lexicon, --lm, --text, --grammar or --sentences")
 
 
-def _check_out(out: Path, model: Path) -> None:
-    if out.resolve() in {(model / name).resolve() for name in (GRAPH, TUNING_GRAPH)}:
+def _check_out(out: Path, model: Path, sources: GraphSources) -> None:
+    own = {(model / name).resolve() for name in (GRAPH, TUNING_GRAPH)}
+    place = out.resolve()
+    if place in own or (place.name in (GRAPH, TUNING_GRAPH) and (place.parent / "hmm.json").exists()):
         raise OccupiedError(
-            f"{out}: this is the model's own graph, which other models may share; choose another directory, and decode"
-            " with --graph"
+            f"{out}: this is {'the' if place in own else 'a'} model's own graph, which other models may share; choose"
+            " another directory, and decode with --graph"
         )
-    if out.exists() and not out.is_dir():
-        raise OccupiedError(f"{out}: is a file; expected a directory for the graph")
+    # OUT/lexicon.txt is made to be edited and passed as --lexicon, so it may be an input.
+    check_output(out, [sources.lm, sources.text, sources.grammar, sources.sentences, sources.add], ["*"])
     if out.is_dir() and any(out.iterdir()) and not (out / "graph.json").exists():
         raise OccupiedError(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
 

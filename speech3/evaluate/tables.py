@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import jiwer
 from speech3.data import normalize_text
 from speech3.errors import listed
 from speech3.evaluate.wer import ErrorCounts, Metric, PairedTest, Score, Utterance
-from speech3.runtime import to_one_form, write_text
+from speech3.runtime import check_output, to_one_form, write_text
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
 _SHOWN = 10  # most rows of each table that `full` prints
@@ -182,6 +182,11 @@ def paired_test_lines(test: PairedTest, first: str, other: str) -> str:
         f"WER of {other} minus WER of {first}: {100 * test.difference:+.2f} [{low:+.2f}, {high:+.2f}]\n"
         f"p = {test.p_value:.4f}, matched-pairs randomisation test over {test.units}\n{test.verdict(first, other)}"
     )
+
+
+def check_details(directory: Path, inputs: Iterable[Path | None]) -> None:
+    """Refuse a directory for `write_details` where it would replace an input, or files that it has not written."""
+    check_output(directory, inputs, ("per_utt", "per_speaker", "confusions", "alignments"), marks=["per_utt"])
 
 
 def write_details(directory: Path | str, score: Score, metric: Metric = "WER") -> None:

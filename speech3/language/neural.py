@@ -43,6 +43,7 @@ from speech3.language.train_lm import Perplexity
 from speech3.runtime import progress
 
 FILE, NGRAMS, KIND = "neural.safetensors", "ngrams.arpa.gz", "neural-lm"
+WRITTEN = FILE, NGRAMS, "run.json", "metrics.jsonl", "checkpoints"  # by trainings and mixtures
 _POWER = 0.75  # of the frequencies with which units are drawn
 _AT_ONCE = 4096  # units of the sentences that are scored together
 _ROWS = 1024  # positions whose whole softmax is in memory together

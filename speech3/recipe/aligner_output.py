@@ -45,7 +45,7 @@ from speech3.recipe.aligner_files import (
     write_files,
     write_page,
 )
-from speech3.runtime import available_jobs, read_json, say, write_json
+from speech3.runtime import available_jobs, check_output, read_json, say, write_json
 
 _STATE = ".speech3_align_state.json"
 _MOST_CHANGED = 0.25  # of the utterances; an aligner that was trained on the others is trained again
@@ -263,6 +263,7 @@ def _check_place(path: Path, out: Path) -> None:
             f"{out}: holds what is to be aligned, and its TextGrids would be taken for transcripts; choose another"
             " directory for the results, such as a new one in it"
         )
+    check_output(out, [], ("model", "feats", "left_out.txt", "guessed.txt"), marks=[WRITTEN])
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not (out / WRITTEN).exists():

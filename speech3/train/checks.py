@@ -6,8 +6,9 @@ from speech3.config import TIME_DELAY, LstmConfig, TrainConfig, TrainingConfig
 from speech3.errors import MissingError, OccupiedError, SettingError
 from speech3.hmm import PdfsOnly, load_outputs
 from speech3.models import BF16_WORTH_IT, bf16_over_float32, has_units
-from speech3.runtime import read_json, say
+from speech3.runtime import check_output, read_json, say
 from speech3.sequence import check_tree
+from speech3.train.rundir import GRAPHS
 
 
 def check_group_lasso(config: TrainConfig) -> None:
@@ -90,6 +91,8 @@ def check_out(config: TrainConfig, out: Path) -> None:
         directory = Path(path).parent if Path(path).is_file() else Path(path)
         if directory.resolve() == out.resolve():
             raise OccupiedError(f"{out}: is also {name}, which the new model would replace; choose another --out")
+    replaced = ("hmm.json", "features.yaml", "metrics.jsonl", "checkpoints", *GRAPHS)
+    check_output(out, [], replaced, marks=["run.json"], not_in=["a language model"])
 
 
 def check_objective(config: TrainConfig) -> None:
