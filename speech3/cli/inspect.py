@@ -142,7 +142,11 @@ def compare(
     writes `accuracy_time.png`, `accuracy_frames.png` and, for asynchronous runs, `staleness.png` and `shards.png`.
     """
     from speech3.evaluate import comparison as compare
+    from speech3.runtime import check_output
 
+    if out:
+        pictures = ("accuracy_time.png", "accuracy_frames.png", "staleness.png", "shards.png")
+        check_output(out, [], pictures, option="--out ")
     comparison = compare.compare_runs(runs)
     print(
         json.dumps(compare.as_json(comparison), indent=1, ensure_ascii=False)

@@ -199,6 +199,13 @@ def write_details(directory: Path | str, score: Score, metric: Metric = "WER") -
     write_text(directory / "alignments", "\n".join(map(alignment_lines, score.utterances)) + "\n")
 
 
+def check_card(model: Path) -> None:
+    """Refuse a model directory whose card was not written by speech3."""
+    from speech3.train import CARD, is_card
+
+    check_output(model / CARD, kind=("a model card of speech3", is_card))
+
+
 def write_scores(model: Path, name: str, result: Score) -> None:
     """Rewrite the card of a model directory with its error rates on the test set `name`; they replace earlier ones."""
     from speech3.decode import DECODE_SETTINGS, load_settings  # PyTorch, which takes seconds: texts alone need none

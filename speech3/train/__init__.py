@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.train.card import Scored as Scored, write_card as write_card
+    from speech3.train.card import Scored as Scored, is_card as is_card, write_card as write_card
     from speech3.train.curves import (
         Asynchrony as Asynchrony,
         Curve as Curve,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from speech3.train.neural_lm import TrainedNeural as TrainedNeural, train_neural as train_neural
     from speech3.train.run import train as train, with_workers as with_workers
     from speech3.train.rundir import (
+        CARD as CARD,
         copy_model_files as copy_model_files,
         include_model as include_model,
         share_graphs as share_graphs,

@@ -75,6 +75,12 @@ def write_card(directory: Path, tested: Sequence[Scored] = ()) -> None:
     write_text(directory / CARD, card(subject))
 
 
+def is_card(path: Path) -> bool:
+    """Whether a file is a card that `write_card` wrote, perhaps changed by hand."""
+    with path.open("rb") as stream:
+        return b": acoustic model" in stream.readline()
+
+
 def counted(packed: Mapping[str, PackedFrames]) -> dict[str, dict[str, int]]:
     """Utterances and frames of each part, to be stored with the model."""
     return {name: {"utterances": len(each.offsets_U1) - 1, "frames": len(each)} for name, each in packed.items()}

@@ -8,7 +8,7 @@ from speech3.hmm import PdfsOnly, load_outputs
 from speech3.models import BF16_WORTH_IT, bf16_over_float32, has_units
 from speech3.runtime import check_output, read_json, say
 from speech3.sequence import check_tree
-from speech3.train.rundir import GRAPHS
+from speech3.train.rundir import CARD, GRAPHS
 
 
 def check_group_lasso(config: TrainConfig) -> None:
@@ -91,7 +91,7 @@ def check_out(config: TrainConfig, out: Path) -> None:
         directory = Path(path).parent if Path(path).is_file() else Path(path)
         if directory.resolve() == out.resolve():
             raise OccupiedError(f"{out}: is also {name}, which the new model would replace; choose another --out")
-    replaced = ("hmm.json", "features.yaml", "metrics.jsonl", "checkpoints", *GRAPHS)
+    replaced = ("hmm.json", "features.yaml", "metrics.jsonl", "checkpoints", CARD, *GRAPHS)
     check_output(out, [], replaced, marks=["run.json"], not_in=["a language model"])
 
 

@@ -202,6 +202,13 @@ ROWS: tuple[Row, ...] = (
     ("export-kaldi model lang", "lang/topo: exists, and is not", {"lang/topo": "Kaldi's"}),
     ("export-kaldi model local", "local/dict/lexicon.txt: exists", {"local/dict/lexicon.txt": LEXICON}),
     ("import ali exp", "exp/graph: exists, and is not", {"ali/final.mdl": "x", "exp/graph/HCLG.fst": "x"}),
+    ("compare exp --out notes.txt", "--out notes.txt: is a file", {}),
+    ("train my.yaml --out exp", "exp/MODEL_CARD.md: exists, and is not", {"exp/MODEL_CARD.md": "# My model\n"}),
+    (
+        "score data/text data/text --card net",
+        "net/MODEL_CARD.md: exists and is not a model card of speech3",
+        {"net/MODEL_CARD.md": "# My model\n"},
+    ),
     ("score data/text hyp.txt --details exp", "exp/confusions: exists", {"exp/confusions": "x", "hyp.txt": "ab AB\n"}),
 )
 
