@@ -11,6 +11,7 @@ import typer
 
 from speech3.cli import _verb
 from speech3.errors import OccupiedError, SettingError
+from speech3.io import FEATURES_FILE
 
 _CONVERTED = ("several channels", "other sample rate")  # kinds of faults that no recording of a folder need be free of
 _SHOWN = 20  # most faults and most warnings that are printed without --all
@@ -113,9 +114,13 @@ def stats(
     """
     from speech3.corpora import read_speech
     from speech3.data import describe_corpus, measure_corpus, warn_of_problems
+    from speech3.io import check_output
     from speech3.language import read_lexicon
     from speech3.runtime import write_json, write_text
 
+    if out:
+        files = ("stats.json", "stats.png", "oov.txt")
+        check_output(out, [lexicon], files, marks=["stats.json"], option="--out ")
     words = read_lexicon(lexicon).by_word if lexicon else None
     stats = measure_corpus(read_speech(directory, tier)[0], words)
     print(json.dumps(stats.as_json(), indent=1, ensure_ascii=False) if as_json else describe_corpus(stats))
@@ -157,7 +162,7 @@ def subset(
     twenty speakers. A list has the names in its first column, so `text` and `utt2spk` files are lists of utterances.
     Audio and features stay where they are.
     """
-    from speech3.data import read_datadir, read_list, subset, write_datadir
+    from speech3.data import check_new_datadir, read_datadir, read_list, subset, write_datadir
 
     def wanted(value: str | None) -> int | list[str] | None:
         return None if value is None else int(value) if value.isdecimal() else read_list(Path(value))
@@ -166,9 +171,8 @@ def subset(
         raise SettingError(
             "nothing selects a subset: use --speakers, --utterances, --per-speaker, --shortest, --first or --hours"
         )
-    if out.resolve() == directory.resolve():
-        raise OccupiedError(f"{out}: the subset cannot replace the original; choose another directory")
     data = read_datadir(directory)
+    check_new_datadir(out, [data])
     part = subset(
         data,
         speakers=wanted(speakers),
@@ -197,11 +201,14 @@ def combine(
     No utterance may be in two of the directories. Transcripts, genders and features that one of them lacks are left
     out, with a note.
     """
-    from speech3.data import combine, read_datadir, write_datadir
+    from speech3.data import check_new_datadir, combine, read_datadir, write_datadir
 
-    if out.resolve() in {directory.resolve() for directory in directories}:
-        raise OccupiedError(f"{out}: is one of the directories to combine; name the output first: combine OUT DIR DIR")
-    data, left_out = combine([read_datadir(directory) for directory in directories], out)
+    sources = [read_datadir(directory) for directory in directories]
+    try:
+        check_new_datadir(out, sources)
+    except OccupiedError as error:  # the output is easily taken for the last argument
+        raise error.restated(f"{error}; name the output first: combine OUT DIR DIR") from error
+    data, left_out = combine(sources, out)
     write_datadir(data, out)
     for line in left_out:
         typer.echo(line)
@@ -234,14 +241,13 @@ def speakers(
     its speaker. Utterances of a few words tell little, and may be grouped wrongly. What DIR/utt2spk says is not used.
     """
     from speech3.corpora import read_speech
-    from speech3.data import write_datadir
+    from speech3.data import check_new_datadir, write_datadir
     from speech3.decode import find_speakers, load_recognizer
     from speech3.runtime import available_jobs
 
     out = out or directory.with_name(f"{directory.resolve().name}_speakers")
-    if out.resolve() == directory.resolve():
-        raise OccupiedError(f"{out}: is the directory itself, whose speakers would be lost; choose another --out")
     data = read_speech(directory, transcribed=False)[0]
+    check_new_datadir(out, [data])
     found = find_speakers(load_recognizer(model), data, jobs or available_jobs(), number)
     utterances = {key: replace(data.utterances[key], speaker=speaker, gender=None) for key, speaker in found.items()}
     write_datadir(replace(data, utterances=utterances, cmvn={}), out)
@@ -272,12 +278,19 @@ def split(
     A recogniser tested on speakers that it was trained on looks better than it is, so a speaker stays in one part.
     The shares above are the default. `speech3 split data/all data/folds 5` makes five equal parts.
     """
-    from speech3.data import parse_shares, read_datadir, split_by_speaker, split_by_utterance, write_datadir
+    from speech3.data import (
+        check_new_datadir,
+        parse_shares,
+        read_datadir,
+        split_by_speaker,
+        split_by_utterance,
+        write_datadir,
+    )
 
     shares = parse_shares(parts or ["train=0.8", "dev=0.1", "test=0.1"])
-    if directory.resolve() in {(out / name).resolve() for name in shares}:
-        raise OccupiedError(f"{directory}: would be replaced by one of its parts; choose another OUT")
     data = read_datadir(directory)
+    for name in shares:
+        check_new_datadir(out / name, [data])
     made = (split_by_speaker if by is By.speaker else split_by_utterance)(data, shares, seed)
     for name, part in made.items():
         write_datadir(part, out / name)
@@ -305,11 +318,13 @@ def augment(
     `noise_dir: /corpora/musan`, `rir_dir: /corpora/RIRS_NOISES`.
     """
     from speech3.config import AugmentConfig, load_preset
-    from speech3.data import augment_data, read_datadir
+    from speech3.data import augment_data, check_new_datadir, read_datadir
     from speech3.decode import say_skipped
 
     config = load_preset(AugmentConfig, "augment", augment)
-    report = augment_data(read_datadir(directory), out, config, copies=copies, seed=seed, jobs=jobs)
+    data = read_datadir(directory)
+    check_new_datadir(out, [data], "aug[0-9]+-")
+    report = augment_data(data, out, config, copies=copies, seed=seed, jobs=jobs)
     say_skipped(report.skipped, "skipped")
     clean = sum(done == "clean" for done in report.done.values())
     print(f"{len(report.done)} copies, {clean} of them unchanged: {out}; changes are listed in {out / 'augment.txt'}")
@@ -354,7 +369,9 @@ def extract(
     from speech3.config import AugmentConfig, FeatureConfig, load_preset
     from speech3.data import make_augmenter, read_datadir
     from speech3.features import extract
+    from speech3.io import check_output
 
+    check_output(out, [Path(features), Path(augment or "")], [FEATURES_FILE])
     config, data = load_preset(FeatureConfig, "features", features), read_datadir(directory)
     augmenter = make_augmenter(load_preset(AugmentConfig, "augment", augment), data, seed) if augment else None
     report = extract(data, out, config, jobs, compress=compress, augmenter=augmenter)

@@ -48,7 +48,7 @@ def inspect(
     `speech3 inspect exp/feats/feats.scp --utterance s40-000`
 
     The statistics cover the first 1,000 utterances, or the first ten minutes of a recording; at most one minute is
-    drawn. A picture that an earlier `speech3 inspect` wrote is replaced; any other file is replaced only if `--out`
+    drawn. A picture that an earlier `speech3 inspect` wrote is replaced; any other picture is replaced only if `--out`
     names it.
 
     `speech3 inspect exp/dnn --unit 3:17 --frames exp/frames/heldout.frames`
@@ -77,7 +77,7 @@ def inspect(
     from speech3.evaluate import draw_unit, inspect, picture_path, write_picture
 
     if unit:
-        place = picture_path(Path(f"{file.resolve().name}_unit{unit.replace(':', '_')}.png"), out)
+        place = picture_path(Path(f"{file.resolve().name}_unit{unit.replace(':', '_')}.png"), out, frames)
         for name, words in [*draw_unit(file, unit, frames, place), ("picture", str(place))]:
             print(f"{name:<12}{words}")
         return
@@ -142,7 +142,11 @@ def compare(
     writes `accuracy_time.png`, `accuracy_frames.png` and, for asynchronous runs, `staleness.png` and `shards.png`.
     """
     from speech3.evaluate import comparison as compare
+    from speech3.io import check_output
 
+    if out:
+        pictures = ("accuracy_time.png", "accuracy_frames.png", "staleness.png", "shards.png")
+        check_output(out, [], pictures, option="--out ")
     comparison = compare.compare_runs(runs)
     print(
         json.dumps(compare.as_json(comparison), indent=1, ensure_ascii=False)

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from speech3.cli import _verb
-from speech3.errors import MismatchError, OccupiedError, SettingError
-from speech3.io import RUN_FILE
+from speech3.errors import MismatchError, SettingError
 
 _ORDER = 3  # default order of n-grams
 verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure language models.")
@@ -67,6 +66,7 @@ def train(
         return
     if dev:
         raise SettingError(f"--dev {dev}: only for --neural, whose epochs it chooses from; remove it")
+    _check_file(out, [*texts, vocabulary], "--out ")
     if keys := _overrides(texts):
         raise SettingError(f"{keys[0]}: only --neural has keys, and there is no such text; remove it, or add --neural")
     try:
@@ -80,8 +80,11 @@ def train(
 
 def _train_neural(texts: list[Path], out: Path, preset: str, vocabulary: Path | None, dev: Path | None) -> None:
     from speech3.config import NeuralLmConfig, changed, load_preset, refuse_unused
+    from speech3.io import check_output
+    from speech3.language import WRITTEN
     from speech3.train import train_neural
 
+    check_output(out, [*texts, vocabulary, dev], WRITTEN, not_in=["a model"], option="--out ")
     overrides = _overrides(texts)
     config = changed(load_preset(NeuralLmConfig, "lm", preset), "lm", overrides, preset)
     refuse_unused(overrides, {} if config.kind == "transformer" else {"lm.heads": "lm.kind=transformer"})
@@ -118,7 +121,7 @@ def prune(
     """
     from speech3.language import check_sums, prune as pruned, read_arpa, write_arpa
 
-    _check_out(out, [lm])
+    _check_file(out, [lm])
     if not threshold >= 0:
         raise SettingError(f"--threshold {threshold:g}: must be >= 0, such as 1e-7")
     model = read_arpa(lm)
@@ -150,7 +153,9 @@ def interpolate(
     The text for `--tune` should come from neither the training nor the test data, and resemble what will be recognised.
     The mixture of a neural model and n-grams is a directory, which `lm perplexity` and `rescore` read.
     """
+    from speech3.io import check_output
     from speech3.language import (
+        WRITTEN,
         check_sums,
         is_neural,
         measure_text,
@@ -162,7 +167,10 @@ def interpolate(
 
     if (tune is None) == (weights is None):
         raise SettingError("use either --tune TEXT or --weights 0.3,0.7")
-    _check_out(out, lms)
+    if any(map(is_neural, lms)):
+        check_output(out, [*lms, tune], WRITTEN, not_in=["a model", "a training"], option="--out ")
+    else:
+        _check_file(out, [*lms, tune], "--out ")
     values = []
     if weights is not None:
         try:
@@ -188,12 +196,12 @@ def interpolate(
         print(f"{model.source}: weight {value:.4f}{found}" if model is not mixture else f"{out}: the mixture{found}")
 
 
-def _check_out(out: Path, lms: list[Path]) -> None:
-    """Refuse to write over what is read, or into the directory of a training, which would be another model then."""
-    if any(out.resolve() == lm.resolve() for lm in lms):
-        raise OccupiedError(f"--out {out}: is what is read; choose another place")
-    if (out / RUN_FILE).exists():
-        raise OccupiedError(f"--out {out}: holds a training; choose another directory")
+def _check_file(out: Path, inputs: list[Path | None], option: str = "") -> None:
+    """Refuse to replace an input, or a file that is no language model."""
+    from speech3.io import check_output
+    from speech3.language import looks_like_arpa
+
+    check_output(out, inputs, kind=("an ARPA file", looks_like_arpa), option=option)
 
 
 def _interpolate_neural(lms: list[Path], out: Path, tune: Path | None, weights: list[float]) -> None:

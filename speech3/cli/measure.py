@@ -105,6 +105,10 @@ def score(
     steps, given = parse_steps(normalize), ref
     if lang and "lower" not in steps:
         raise SettingError(f"--lang {lang}: only for the step lower; add it to --normalize, or remove the option")
+    if card:
+        tables.check_card(card)
+    if details:
+        tables.check_details(details, [hyp, against, utt2spk, *([] if ref.is_dir() else [ref])])
     if ref.is_dir():  # a folder with transcripts, or a data directory
         scratch = TemporaryDirectory(prefix="speech3-")
         write_datadir(read_speech(ref, tier)[0], Path(scratch.name))

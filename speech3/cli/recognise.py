@@ -96,6 +96,7 @@ def transcribe(
         Recognizer,
         Transcription,
         check_names,
+        claim_results,
         load_recognizer,
         ranked_paths,
         same_features,
@@ -161,6 +162,7 @@ def transcribe(
             names[saved] = "standard input"
         if textgrid or lattice:
             check_names(files)
+            claim_results(files, textgrid, lattice)
         wanted = {"times": ctm or as_json or bool(textgrid), "lattices": bool(lattice), "one_speaker": one_speaker}
         results = transcribe(recognizer, files, **wanted, names=names, failed=failed)
         write_results(results, show, recognizer, textgrid, lattice)
@@ -219,6 +221,7 @@ def decode(
         UtteranceParts,
         WantedResults,
         before_last_pass,
+        check_decoding,
         cut_long_utterances,
         decode_latticed,
         features_of_all,
@@ -235,6 +238,7 @@ def decode(
     from speech3.runtime import available_jobs
 
     # The models and the features.
+    check_decoding(out, [directory, hot, transforms], lattices=lattice)
     recognizer = Recognizer.load(model, graph=graph, hot=hot, min_confidence=min_confidence)
     jobs = jobs or available_jobs()
     more, data = [load_recognizer(other) for other in others or []], read_speech(directory, transcribed=False)[0]
@@ -307,12 +311,16 @@ def rescore(
 
     `speech3 rescore exp/new my_lm:log_probs exp/new_rescored --weight 0.5`
     """
-    from speech3.decode import RescoreOptions, open_lattices, rescore, write_times
+    from speech3.decode import RescoreOptions, check_lattices, open_lattices, rescore, write_times
     from speech3.evaluate import read_text
+    from speech3.io import check_output
     from speech3.runtime import available_jobs
 
     if tune and weight is not None:
         raise SettingError(f"--weight {weight:g}, --tune {tune}: --tune chooses the weight; remove one of them")
+    written = ("hyp.txt", "hyp.ctm", "nbest.jsonl", "rescore.json")
+    check_output(out, [decoded, Path(lm), tune, old], written, not_in=["a data directory"])
+    check_lattices(out, [decoded, Path(lm), tune, old])
     references = {key: text.split() for key, text in read_text(tune).items()} if tune else None
     directory = open_lattices(decoded)
     options = RescoreOptions(1.0 if weight is None else weight, references, nbest or 0, old, ctm)
@@ -466,9 +474,16 @@ def align(
     utterances by the same conventions, and says how much nearer that brings them: measured on each corrected recording
     with what the others say. If it brings them no nearer, nothing is moved.
     """
+    from speech3.decode import check_alignment
     from speech3.evaluate import read_times
+    from speech3.io import check_output
     from speech3.recipe import FORMATS, AlignRequest, align_source
 
+    if last is not None:
+        check_alignment(last, [out, lexicon, corrected])
+    else:
+        check_output(out, [corrected], ["*"])
+        check_output(out, [lexicon], ["model"])
     times = read_times(corrected, level="phones") if corrected else None
     if times and "phones" not in times.tracks:
         raise DataError(f"{corrected}: has no times of phones; correct the tier phones of the TextGrids")
@@ -611,7 +626,10 @@ def forward(
     """
     from speech3.data import read_datadir
     from speech3.decode import features_for, load_recognizer, say_skipped, write_loglikes
+    from speech3.io import check_output
     from speech3.runtime import available_jobs
+
+    check_output(out, [], ("loglikes.ark", "loglikes.scp", "bad.txt"), marks=["loglikes.ark"])
 
     recognizer = load_recognizer(model)
     feats, skipped = features_for(recognizer, read_datadir(directory), jobs or available_jobs(), out)

@@ -10,6 +10,7 @@ import typer
 
 from speech3.cli import _verb
 from speech3.errors import SettingError
+from speech3.io import FEATURES_FILE
 
 if TYPE_CHECKING:
     from speech3.config import TrainConfig
@@ -119,8 +120,10 @@ def pack(
     from speech3.data import read_datadir
     from speech3.decode import say_skipped
     from speech3.frames import pack_aligned
+    from speech3.io import check_output
     from speech3.runtime import available_jobs
 
+    check_output(out, [Path(features)], [FEATURES_FILE])
     config = load_preset(FeatureConfig, "features", features)
     packed = pack_aligned(
         read_datadir(directory), ali, hmm or ali, out, config, heldout=heldout, seed=seed, jobs=jobs or available_jobs()

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         DataDir as DataDir,
         Fault as Fault,
         Utterance as Utterance,
+        check_new_datadir as check_new_datadir,
         is_datadir as is_datadir,
         read_datadir as read_datadir,
         segment_name as segment_name,

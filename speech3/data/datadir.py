@@ -9,14 +9,15 @@ Format: https://kaldi-asr.org/doc/data_prep.html
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from speech3.data import paths
 from speech3.data.paths import moved_rspecifier, moved_value
-from speech3.errors import DataError, FormatError, MissingError, listed
+from speech3.errors import DataError, FormatError, MissingError, OccupiedError, listed
+from speech3.io import check_output
 from speech3.runtime import NotTextError, composed, explained_disk_errors, to_utf8, write_text
 
 Utterances = tuple[str, ...]
@@ -162,6 +163,23 @@ def parse(path: Path | str, *, need_text: bool = False) -> tuple[DataDir, list[F
     return reader.data(), reader.faults
 
 
+def check_new_datadir(out: Path, sources: Sequence[DataDir], prefix: str = "") -> None:
+    """Refuse a place for a data directory that would replace one of its sources, or a data directory of other speech.
+
+    An earlier result may be replaced, since it has only utterances of `sources`. `prefix`: a regular expression for
+    what precedes their ids in it.
+    """
+    check_output(out, [data.path for data in sources], DATADIR_FILES, marks=["utt2spk"])
+    known = {key for data in sources for key in data.utterances}
+    there = read_table(out / "utt2spk", [])
+    if others := [key for key in (there.entries if there else ()) if re.sub(f"^(?:{prefix})", "", key) not in known]:
+        given = ", ".join(str(data.path) for data in sources)
+        raise OccupiedError(
+            f"{out}: is a data directory with utterances that are not in {given}, such as {listed(others, 3)}; move it"
+            " away, or choose another directory"
+        )
+
+
 def write_datadir(data: DataDir, path: Path | str) -> None:
     """Write `data` as a Kaldi data directory, every file sorted and replaced in one step, `wav.scp` last.
 
@@ -177,9 +195,9 @@ def write_datadir(data: DataDir, path: Path | str) -> None:
     whole = all(utt.id == utt.recording and utt.start_s == 0 and utt.end_s is None for utt in utterances)
     whole = whole and len(data.recordings) in (0, len(utterances))
     contents = {
+        "utt2spk": {utt.id: utt.speaker for utt in utterances},  # first: it marks a directory as ours if this is killed
         "segments": {} if whole else {u.id: f"{u.recording} {_time(u.start_s)} {_time(u.end_s)}" for u in utterances},
         "text": {utt.id: utt.text for utt in utterances if utt.text is not None},
-        "utt2spk": {utt.id: utt.speaker for utt in utterances},
         "spk2utt": {speaker: " ".join(ids) for speaker, ids in data.speakers().items()},
         "spk2gender": genders,
         "cmvn.scp": {key: moved_rspecifier(value, data.path, path) for key, value in data.cmvn.items()},

@@ -29,11 +29,20 @@ from speech3.data.audio import (
     read_blocks,
     segment_fault,
 )
-from speech3.data.datadir import DataDir, Fault, Utterance, parse, read_table, write_datadir
+from speech3.data.datadir import (
+    DATADIR_FILES,
+    DataDir,
+    Fault,
+    Utterance,
+    check_new_datadir,
+    parse,
+    read_table,
+    write_datadir,
+)
 from speech3.data.lost_bytes import Damage, find_damage, write_mended
 from speech3.data.markup import Remark, without_markup
-from speech3.errors import DataError, MissingError, OccupiedError, Speech3Error
-from speech3.io import ark_key_at, not_finite, read_matrix
+from speech3.errors import DataError, MissingError, Speech3Error
+from speech3.io import ark_key_at, check_output, not_finite, read_matrix
 from speech3.runtime import available_jobs, parallel_map
 
 _SHIFTS_S = (0.005, 0.008, 0.01, 0.0125, 0.015, 0.016, 0.02, 0.03, 0.04)
@@ -487,9 +496,9 @@ def fix_datadir(path: Path | str, out: Path | str, *, jobs: int = 0) -> Repairs:
     left.
     """
     path, out = Path(path), Path(out)
-    if out.resolve() == path.resolve():
-        raise OccupiedError(f"{out}: the repaired copy cannot replace its source; choose another directory")
+    check_output(out, [path], [*DATADIR_FILES, "mended"], marks=["utt2spk"])
     report = validate(path, jobs=jobs)
+    check_new_datadir(out, [report.data])
     drop = {key for fault in report.faults for key in fault.drop}
     kept = _kept(report, drop)
     if not kept.utterances:
@@ -508,6 +517,8 @@ def _kept(report: ValidationReport, drop: set[str]) -> DataDir:
 
 def _with_mended(kept: DataDir, report: ValidationReport, out: Path) -> DataDir:
     mended = {}
+    broken = [kept.recordings[fault.mend] for fault in report.faults if fault.mend in kept.recordings]
+    check_output(out, [paths.resolve_path(value, kept.path) for value in broken], ["mended/*"])
     for fault in report.faults:
         if fault.mend in kept.recordings:
             path = out / "mended" / f"{quote(fault.mend, safe='')}.wav"

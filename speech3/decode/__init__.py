@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         FoundAlignment as FoundAlignment,
         align_datadir as align_datadir,
         align_samples as align_samples,
+        check_alignment as check_alignment,
         find_alignment as find_alignment,
     )
     from speech3.decode.apply import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from speech3.decode.lattice_directory import (
         NBEST_FILE as NBEST_FILE,
         WantedResults as WantedResults,
+        check_lattices as check_lattices,
         decode_latticed as decode_latticed,
         open_lattices as open_lattices,
         oracle_texts as oracle_texts,
@@ -103,7 +105,9 @@ if TYPE_CHECKING:
     )
     from speech3.decode.transcribing import (
         STANDARD_INPUT as STANDARD_INPUT,
+        check_decoding as check_decoding,
         check_names as check_names,
+        claim_results as claim_results,
         save_standard_input as save_standard_input,
         transcribe_arriving as transcribe_arriving,
         transcription_json as transcription_json,

@@ -56,11 +56,12 @@ from speech3.hmm import (
     word_segments,
     write_alignments,
 )
-from speech3.io import ComputedMapping
+from speech3.io import ComputedMapping, check_output
 from speech3.language import G2P, check_vocabulary, read_lexicon
 from speech3.runtime import parallel_map, say, write_text
 
 LONGEST_SAMPLES_S = 600.0  # the search without a beam needs memory for every state of every frame
+_LISTS = "confidence.txt", "suspicious.txt", "oov.txt", "gaps.txt"
 _FIRST = 5  # number of utterances listed for an unknown word
 
 
@@ -86,6 +87,20 @@ class FoundAlignment:
         found, model = self.aligned, self.recognizer
         lexicon, clock = model.hmm.lexicon, model.clock
         return tracks(found.alignments, lexicon, self.texts, clock, self.durations_s, found.confidences, self.parts)
+
+
+def check_alignment(out: Path, inputs: Iterable[Path | None]) -> None:
+    """Refuse a directory for `align_datadir` where it would replace an input, or files that it has not written."""
+    files = (
+        "ali.ark",
+        "phones.ctm",
+        "words.ctm",
+        "textgrid",
+        "bad.txt",
+        *_LISTS,
+        *(f"split/{n}" for n in DATADIR_FILES),
+    )
+    check_output(out, inputs, files, marks=["ali.ark"], not_in=["a model", "a data directory"])
 
 
 def align_datadir(

@@ -21,6 +21,7 @@ from speech3.decode.lattice_directory import decode_one
 from speech3.decode.output import LONG_S, Cut, aligned_words, cut_at_pauses, without_doubtful
 from speech3.decode.search import Decoding
 from speech3.decode.speaker_passes import (
+    TRANSFORMS,
     KnownSpeakers,
     SpeakerModel,
     adapt,
@@ -45,7 +46,7 @@ from speech3.decode.word_lattice import WordLattice
 from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad, listed
 from speech3.features import extract, finish_features, only_background, silent_frames, silent_in, static_features
 from speech3.hmm import Hmm, Projected, Segment, applied, phone_segments
-from speech3.io import ArkReader, write_ark
+from speech3.io import ArkReader, check_output, write_ark
 from speech3.runtime import progress, say, write_text
 
 _SHOWN = 10
@@ -124,6 +125,7 @@ def features_for(
             " the option, or pass a directory with recordings"
         )
     if model and data.recordings:
+        check_output(out / SAT, not_in=["a model"], written=[TRANSFORMS])
         alone = recognizer.features.kind == "given"
         place = out if alone else out / SAT
         seen, skipped = features_for(model.recognizer, data, jobs, place, most_bad)

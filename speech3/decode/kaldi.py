@@ -15,7 +15,18 @@ import numpy as np
 from speech3.decode.graph import check_graph
 from speech3.errors import DataError, FormatError, MismatchError, OccupiedError, listed
 from speech3.hmm import Hmm, PdfsOnly, TransitionModel, open_alignment, read_symbol_table
-from speech3.io import GRAPH_FILE, HCLG_FILE, HMM_FILE, TREE_FILE, Fst, from_kaldifst, read_fst, write_ark, write_fst
+from speech3.io import (
+    GRAPH_FILE,
+    HCLG_FILE,
+    HMM_FILE,
+    TREE_FILE,
+    Fst,
+    check_output,
+    from_kaldifst,
+    read_fst,
+    write_ark,
+    write_fst,
+)
 from speech3.runtime import explained_disk_errors, write_json, write_text
 
 _REMEDY = "pass the graph directory that mkgraph.sh made for this model"
@@ -98,6 +109,7 @@ def import_kaldi(alignment: Path, out: Path, lang: Path | None = None, graph: Pa
     Raises `Speech3Error`: a file is missing or damaged, or two files belong to different models; the message names
     them. `out` has files that no import wrote, such as Kaldi's own model and graph.
     """
+    check_output(out, [alignment, lang, graph], sorted(_WRITTEN), marks=[HMM_FILE, "ali.ark"])
     kaldi = open_alignment(alignment)
     there = {path.name for path in out.iterdir()} if out.is_dir() else set()
     if others := sorted(name for name in there - _WRITTEN if not name.startswith(".")):

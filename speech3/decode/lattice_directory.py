@@ -31,9 +31,9 @@ from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest,
 from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, searched, small_enough, words_in
 from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
-from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError, check_bad
+from speech3.errors import DataError, MismatchError, MissingError, SettingError, check_bad
 from speech3.hmm import read_symbol_table
-from speech3.io import GRAMMAR_FILE, GRAPH_FILE, read_fst
+from speech3.io import GRAMMAR_FILE, GRAPH_FILE, check_output, read_fst
 from speech3.language import ArpaLm, read_arpa
 from speech3.runtime import progress, read_json, say, write_json, write_text
 
@@ -154,12 +154,15 @@ def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> Non
     write_json(out / ABOUT, asdict(about))
 
 
+def check_lattices(out: Path, inputs: Iterable[Path | None] = ()) -> None:
+    """Refuse a directory with other lattices, or with another symbol table, such as that of a graph."""
+    check_output(out, inputs, (ARCHIVE, INDEX, SYMBOLS), marks=[ABOUT], not_in=["a decoding graph"])
+
+
 def forget_lattices(out: Path) -> None:
-    """Remove the lattices of an earlier decoding; refuse the directory of a graph, which has the same symbol table."""
-    if (out / GRAPH_FILE).exists():
-        raise OccupiedError(f"{out}: holds a decoding graph; choose another directory")
-    if any((out / name).exists() for name in (ABOUT, INDEX, ARCHIVE)):
-        for name in (ABOUT, INDEX, ARCHIVE, SYMBOLS):
+    """Remove the lattices of an earlier decoding; any others are not ours."""
+    if (out / ABOUT).exists():
+        for name in (INDEX, ARCHIVE, SYMBOLS, ABOUT):
             (out / name).unlink(missing_ok=True)
 
 
@@ -242,6 +245,8 @@ def write_latticed(
                 kept.densities[best.utterance] = lattice.density
                 yield best.utterance, lattice
 
+    if about:
+        check_lattices(out)
     forget_lattices(out)
     (out / NBEST_FILE).unlink(missing_ok=True)
     if about:

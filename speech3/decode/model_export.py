@@ -32,6 +32,7 @@ from speech3.io import (
     HMM_FILE,
     MODEL_FILE,
     TUNING_FILE,
+    check_output,
     read_about,
 )
 from speech3.models import AcousticModel, OnnxNetwork, to_onnx
@@ -101,6 +102,7 @@ def export(model: Path, out: Path, *, int8: bool = False) -> Export:
     rest = decode_directory(out)
     if rest.exists() and (not (rest / HMM_FILE).exists() or (rest / MODEL_FILE).exists()):
         raise OccupiedError(f"{rest}: exists and is not from an earlier export; move it, or choose another name")
+    check_output(out, [model], kind=("from an earlier export, since its .decode is missing", lambda _: rest.exists()))
     # Write the network, as float and as int8, and compare its scores with PyTorch's.
     network = recognizer.scorer.network
     proto = to_onnx(network, recognizer.scorer.log_prior_P, _about(recognizer, int8))

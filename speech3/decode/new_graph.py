@@ -16,7 +16,7 @@ from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, r
 from speech3.decode.graph import build_graph, decode_directory
 from speech3.errors import DataError, MissingError, OccupiedError, SettingError, Speech3Error, listed
 from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
-from speech3.io import GRAPH_DIR, GRAPH_FILE, LM_FILE, TUNING_GRAPH_DIR
+from speech3.io import GRAPH_DIR, GRAPH_FILE, HMM_FILE, LM_FILE, TUNING_GRAPH_DIR, check_output
 from speech3.language import (
     ENOUGH_PAIRS,
     G2P,
@@ -77,7 +77,7 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     _check(sources)
     directory = decode_directory(model) if model.suffix == ".onnx" and not model.is_dir() else model
     own = hmm = load_hmm(directory)
-    _check_out(out, directory)
+    _check_out(out, directory, sources)
     language = _language(sources, directory)
     if isinstance(language, ArpaLm):
         _check_pieces(language, sources)
@@ -128,14 +128,16 @@ def _check(sources: GraphSources) -> None:
         raise SettingError("nothing to change: add --add, --lexicon, --lm, --text, --grammar or --sentences")
 
 
-def _check_out(out: Path, model: Path) -> None:
-    if out.resolve() in {(model / name).resolve() for name in (GRAPH_DIR, TUNING_GRAPH_DIR)}:
+def _check_out(out: Path, model: Path, sources: GraphSources) -> None:
+    own = {(model / name).resolve() for name in (GRAPH_DIR, TUNING_GRAPH_DIR)}
+    place = out.resolve()
+    if place in own or (place.name in (GRAPH_DIR, TUNING_GRAPH_DIR) and (place.parent / HMM_FILE).exists()):
         raise OccupiedError(
-            f"{out}: this is the model's own graph, which other models may share; choose another directory, and decode"
-            " with --graph"
+            f"{out}: this is {'the' if place in own else 'a'} model's own graph, which other models may share; choose"
+            " another directory, and decode with --graph"
         )
-    if out.exists() and not out.is_dir():
-        raise OccupiedError(f"{out}: is a file; expected a directory for the graph")
+    # OUT/lexicon.txt is made to be edited and passed as --lexicon, so it may be an input.
+    check_output(out, [sources.lm, sources.text, sources.grammar, sources.sentences, sources.add], ["*"])
     if out.is_dir() and any(out.iterdir()) and not (out / GRAPH_FILE).exists():
         raise OccupiedError(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
 

@@ -33,7 +33,15 @@ from speech3.decode.lattice_composition import (
     plain_reading,
     pruned,
 )
-from speech3.decode.lattice_directory import ARCHIVE, INDEX, Latticed, LatticeDir, alternatives, write_latticed
+from speech3.decode.lattice_directory import (
+    ARCHIVE,
+    INDEX,
+    Latticed,
+    LatticeDir,
+    alternatives,
+    check_lattices,
+    write_latticed,
+)
 from speech3.decode.lattice_paths import confidences, nbest
 from speech3.decode.output import write_decoding, write_hypotheses
 from speech3.decode.recognizer import load_recognizer
@@ -46,7 +54,6 @@ from speech3.errors import (
     MachineError,
     MismatchError,
     MissingError,
-    OccupiedError,
     SettingError,
     Speech3Error,
     listed,
@@ -288,8 +295,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
     """
     if directory.about.rescored:
         raise MismatchError(f"{directory.path}: already rescored; rescore what speech3 decode --lattice wrote")
-    if out.resolve() == directory.path.resolve():
-        raise OccupiedError(f"{out}: this is the lattices' own directory; write to another one")
+    check_lattices(out, [directory.path])
     index = directory.path / INDEX
     utterances = [line.split()[0] for line in read_utf8(index).splitlines()] if index.exists() else []
     if options.references is not None:

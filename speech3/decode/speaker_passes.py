@@ -250,8 +250,9 @@ def write_speakers(out: Path, transforms: Mapping[str, np.ndarray], speaker_of: 
 
 def keep_speakers(out: Path, feats: Mapping[str, np.ndarray]) -> None:
     """Write the transforms with which features are adapted, if they are, and remove those of an earlier decoding."""
-    for name in (TRANSFORMS, TRANSFORMS_INDEX, SPK2UTT):
-        (out / name).unlink(missing_ok=True)
+    if (out / TRANSFORMS).exists():  # else `spk2utt` belongs to something else
+        for name in (SPK2UTT, TRANSFORMS_INDEX, TRANSFORMS):
+            (out / name).unlink(missing_ok=True)
     if isinstance(feats, Marked):
         write_speakers(out, feats.projected.transforms, feats.projected.speaker_of)
 

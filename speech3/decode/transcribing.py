@@ -22,16 +22,30 @@ from rich.cells import cell_len
 from speech3.data import PcmDecoder, arriving_bytes, checked_rate, sound_format
 from speech3.decode.apply import Transcription
 from speech3.decode.lattice_archive import write_lattices
-from speech3.decode.lattice_directory import ARCHIVE, INDEX, forget_lattices, lattices_about, ranked_paths, save_about
+from speech3.decode.lattice_directory import (
+    ABOUT,
+    ARCHIVE,
+    INDEX,
+    NBEST_FILE,
+    check_lattices,
+    forget_lattices,
+    lattices_about,
+    ranked_paths,
+    save_about,
+)
+from speech3.decode.speaker_passes import TRANSFORMS, TRANSFORMS_INDEX
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
 from speech3.decode.word_lattice import WordLattice
-from speech3.errors import DataError, SettingError
+from speech3.errors import DataError, OccupiedError, SettingError
 from speech3.hmm import Segment, file_name, write_textgrid
-from speech3.runtime import deferred_interrupt, say
+from speech3.io import check_output
+from speech3.runtime import deferred_interrupt, read_json, say, write_json
 
 _BLOCK = 1 << 20
 STANDARD_INPUT = "standard_input"  # the name of its files
+_WRITTEN = ".speech3_transcribe.json"  # the TextGrids in a directory that we have written, which may be replaced
+_DECODED = "hyp.txt", "hyp.ctm", "failed.txt"
 _USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
 _REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
 
@@ -68,6 +82,36 @@ def check_names(files: Sequence[Path]) -> None:
             raise SettingError(
                 f"{other}, {path}: have the same name, so their results would have, too; transcribe them in two runs"
             )
+
+
+def claim_results(files: Sequence[Path], textgrids: Path | None, lattices: Path | None) -> None:
+    """Refuse directories where results would replace other files, such as TextGrids that a person has made.
+
+    The TextGrids' names are kept in the directory, so that later runs may replace them.
+    """
+    if lattices:
+        check_lattices(lattices, files)
+    if not textgrids:
+        return
+    names = [f"{_key(path)}.TextGrid" for path in files]
+    check_output(textgrids, files, names, option="--textgrid ")
+    ours: list[str] = read_json(textgrids / _WRITTEN) if (textgrids / _WRITTEN).exists() else []
+    if others := [name for name in names if name not in ours and (textgrids / name).exists()]:
+        raise OccupiedError(
+            f"{textgrids / others[0]}: exists and was not written by speech3 transcribe; nothing is replaced: choose"
+            " another directory"
+        )
+    write_json(textgrids / _WRITTEN, sorted({*ours, *names}))
+
+
+def check_decoding(out: Path, inputs: Sequence[Path | None], *, lattices: bool) -> None:
+    """Refuse a directory where the files of a decoding would replace others; a model's own directory may be used."""
+    files = (*_DECODED, NBEST_FILE, ARCHIVE, INDEX, ABOUT, "feats", "pass*")
+    check_output(out, inputs, files, not_in=["a data directory", "a decoding graph"])
+    if lattices:
+        check_lattices(out, inputs)
+    # The directory of a model that adapts to speakers has the transforms of those that it was trained on.
+    check_output(out, inputs, [TRANSFORMS, TRANSFORMS_INDEX], marks=["feats", *_DECODED])
 
 
 def write_results(

@@ -29,7 +29,7 @@ from speech3.evaluate.picture import SIGNATURE, FeatureStatistics, Picture, Pitc
 from speech3.features import finish_features, mel_edges, mel_to_hertz, silent_frames, static_dim, static_features
 from speech3.frames import open_packed
 from speech3.hmm import frame_clock
-from speech3.io import FEATURES_FILE, ark_entries, is_ark, is_integer_ark, read_matrix, read_scp
+from speech3.io import FEATURES_FILE, ark_entries, check_output, is_ark, is_integer_ark, read_matrix, read_scp
 from speech3.runtime import progress
 
 _MOST_HEARD_S = 600.0
@@ -263,17 +263,24 @@ def inspect(path: Path, preset: FeatureConfig, utterance: str | None = None) -> 
     return Inspection([*lines, *found], picture)
 
 
-def picture_path(path: Path, out: Path | None) -> Path:
+def picture_path(path: Path, out: Path | None, *others: Path | None) -> Path:
     """Path of the picture: `out`, or else the name of the file with .png, in the working directory.
 
-    An existing file of that name is replaced if `out` names it, or if it is such a picture; else it is an error.
+    An existing file of that name is replaced if it is a picture that `out` names, or one of these; else it is an error.
+    So is `out` if it is the `path` that is drawn, or one of the `others` that are read.
     """
     if out is not None:
+        check_output(out, [path, *others], kind=("a PNG picture", _is_png), option="--out ")
         return out
     place = Path(path.with_suffix(".png").name)
     if place.exists() and not (place.is_file() and SIGNATURE.encode() in place.read_bytes()[:4096]):
         raise OccupiedError(f"{place}: exists, and was not written by speech3 inspect; choose another name with --out")
     return place
+
+
+def _is_png(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
 def _is_list(head: bytes) -> bool:

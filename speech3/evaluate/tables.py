@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import jiwer
 from speech3.data import normalize_text
 from speech3.errors import listed
 from speech3.evaluate.wer import ErrorCounts, Metric, PairedTest, Score, Utterance
-from speech3.io import DECODE_FILE
+from speech3.io import CARD_FILE, DECODE_FILE, check_output
 from speech3.runtime import to_one_form, write_text
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
@@ -185,6 +185,11 @@ def paired_test_lines(test: PairedTest, first: str, other: str) -> str:
     )
 
 
+def check_details(directory: Path, inputs: Iterable[Path | None]) -> None:
+    """Refuse a directory for `write_details` where it would replace an input, or files that it has not written."""
+    check_output(directory, inputs, ("per_utt", "per_speaker", "confusions", "alignments"), marks=["per_utt"])
+
+
 def write_details(directory: Path | str, score: Score, metric: Metric = "WER") -> None:
     """Write ``per_utt``, ``per_speaker`` (if known), ``confusions``, ``alignments``; `metric` is for the first two."""
     directory = Path(directory)
@@ -193,6 +198,13 @@ def write_details(directory: Path | str, score: Score, metric: Metric = "WER") -
         write_text(directory / "per_speaker", speaker_table(score, metric=metric) + "\n")
     write_text(directory / "confusions", confusion_table(score) + "\n")
     write_text(directory / "alignments", "\n".join(map(alignment_lines, score.utterances)) + "\n")
+
+
+def check_card(model: Path) -> None:
+    """Refuse a model directory whose card was not written by speech3."""
+    from speech3.train import is_card
+
+    check_output(model / CARD_FILE, kind=("a model card of speech3", is_card))
 
 
 def write_scores(model: Path, name: str, result: Score) -> None:

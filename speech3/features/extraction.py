@@ -41,7 +41,7 @@ from speech3.errors import (
     listed,
 )
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of, values_of
-from speech3.io import FEATURES_FILE, index_line, write_entry
+from speech3.io import FEATURES_FILE, check_output, index_line, write_entry
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
 _FORMAT = 3
@@ -114,6 +114,7 @@ def extract(
         raise SettingError(
             "augmentation changes audio, but kind: given reads features that exist already: leave out one of the two"
         )
+    _check_place(data, out, config)
     # Divide the work, and identify it, so that a killed run can be resumed.
     units = units_of(data, config)
     config = _with_rate(data, config)
@@ -130,9 +131,10 @@ def extract(
         # Write the other files around the finished archive.
         scp = out / "feats.scp"
         scp.unlink(missing_ok=True)  # written last: if it exists, the other files belong to it
+        # Before the archive, which without it would be taken for the user's if this is killed.
+        write_text(out / FEATURES_FILE, yaml.safe_dump(config.model_dump(), sort_keys=False))
         parts.finish()
         index = sorted(index_line(utterance, ark, offset, relative=relative) for utterance, offset in located)
-        write_text(out / FEATURES_FILE, yaml.safe_dump(config.model_dump(), sort_keys=False))
         skipped = [f"{utterance} {' '.join(why.split())}\n" for utterance, why in sorted(report.skipped.items())]
         silent = [f"{utterance}\n" for utterance in sorted(report.silent)]
         for name, lines in (("skipped.txt", skipped), (SILENT, silent)):
@@ -145,6 +147,19 @@ def extract(
             finished.remove()
     _say_remarkable(data, report)
     return report
+
+
+def _check_place(data: DataDir, out: Path, config: FeatureConfig) -> None:
+    """Refuse to replace features that are given or were not extracted here, and a model's or a training's config."""
+    places = {*data.feats.values(), *data.cmvn.values()} if config.kind == "given" else set()
+    archives = {resolve_path(_archive(place), data.path) for place in places if not place.endswith("|")}
+    files = ("feats.ark", "feats.scp", FEATURES_FILE, "skipped.txt", SILENT)
+    check_output(out, archives, files, marks=[FEATURES_FILE], not_in=["a model", "packed frames"])
+
+
+def _archive(place: str) -> str:
+    """The file in a value of feats.scp or cmvn.scp, without the offset and the rows."""
+    return re.sub(r"(:\d+)?(\[[^\]]*\])?$", "", place)
 
 
 def silent_in(feats: Path) -> frozenset[str]:
@@ -179,7 +194,7 @@ def fingerprint(
             archives = data.feats.get(key, ""), data.cmvn.get(utt.speaker, "")
             places = [data.recordings.get(utt.recording, ""), *archives]
             add([key, utt.start_s, utt.end_s, *places])
-            for name in (places[0], *(re.sub(r"(:\d+)?(\[[^\]]*\])?$", "", place) for place in archives)):
+            for name in (places[0], *map(_archive, archives)):
                 if name and not name.endswith("|") and name not in files:
                     files[name] = resolve_path(name, data.path)
         add(len(ids))

@@ -31,7 +31,7 @@ from speech3.config import FeatureConfig
 from speech3.data import DataDir, split_by_speaker
 from speech3.errors import DataError, FormatError, MismatchError, MissingError, OccupiedError, Speech3Error, check_bad
 from speech3.features import extract, repeated_frames
-from speech3.io import FEATURES_FILE, HMM_FILE, ArkReader, IntArkReader
+from speech3.io import FEATURES_FILE, HMM_FILE, ArkReader, IntArkReader, check_output
 from speech3.runtime import atomic_path, explained_disk_errors, progress, read_json, say, write_json
 
 _MAGIC = b"SP3FRAME"
@@ -510,6 +510,8 @@ def pack_aligned(
     another model; more than 5 % of the utterances cannot be used; the data cannot be split by speaker.
     """
     _check_given(alignment, hmm)
+    files = ("train.frames", "heldout.frames", FEATURES_FILE)
+    check_output(out, [], files, marks=files[:2], not_in=["a model"])
     senones, num_pdfs = IntArkReader(alignment / "ali.ark"), read_json(hmm / HMM_FILE)["pdfs"]
     missing = _missing(data, senones, alignment / "ali.ark")
     if config.kind == "given":
@@ -523,7 +525,7 @@ def pack_aligned(
                 skipped, reports = _pack_parts(data, parts, senones, num_pdfs, Path(scratch), config, jobs)
             except Speech3Error as error:
                 raise error.restated(str(error).replace(scratch, str(out))) from error
-            for name in ("train.frames", "heldout.frames", FEATURES_FILE):
+            for name in files:
                 (Path(scratch) / name).replace(out / name)
     return Packed(reports["train"], reports["heldout"], {**missing, **skipped})
 

@@ -1,8 +1,9 @@
-"""Files in Kaldi's and OpenFst's formats, checkpoints, and the names of a model's files. No policy.
+"""Files in Kaldi's and OpenFst's formats, checkpoints, the names of a model's files. No policy.
 
 `ark` reads and writes archives (ark, scp), also compressed ones, and finds their entries by position. `fst` reads and
 writes transducers. `kaldi_object` reads the binary and text forms of Kaldi's objects. `checkpoint` holds tensors with a
-description (safetensors). `model_files` names the files of a model directory.
+description (safetensors). `model_files` names the files of a model directory, and `outputs` refuses an
+output that would replace an input or another kind of files.
 """
 
 from typing import TYPE_CHECKING
@@ -63,5 +64,6 @@ if TYPE_CHECKING:
         TUNING_FILE as TUNING_FILE,
         TUNING_GRAPH_DIR as TUNING_GRAPH_DIR,
     )
+    from speech3.io.outputs import check_output as check_output
 else:
     __getattr__ = door(__file__)

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
         number_in as number_in,
         read_added as read_added,
     )
-    from speech3.language.arpa import ArpaLm as ArpaLm, read_arpa as read_arpa, write_arpa as write_arpa
+    from speech3.language.arpa import (
+        ArpaLm as ArpaLm,
+        looks_like_arpa as looks_like_arpa,
+        read_arpa as read_arpa,
+        write_arpa as write_arpa,
+    )
     from speech3.language.espeak import (
         PhoneEvent as PhoneEvent,
         Synthesis as Synthesis,
@@ -84,6 +89,7 @@ if TYPE_CHECKING:
     )
     from speech3.language.mixtures import check_sums as check_sums, prune as prune, read_checked as read_checked
     from speech3.language.neural import (
+        WRITTEN as WRITTEN,
         NeuralLm as NeuralLm,
         is_neural as is_neural,
         measure_sentences as measure_sentences,

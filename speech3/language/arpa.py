@@ -22,6 +22,7 @@ from speech3.language.ngrams import BOS, EOS, ArpaLm, RepeatedNgramError, Rows, 
 from speech3.runtime import UNREADABLE, atomic_path, composed, has_nul, jit, open_text, progress
 
 _FNV_OFFSET, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+_HEAD = 1 << 16  # bytes within which a file begins
 _TENS = 10.0 ** np.arange(19)
 _NEWLINE, _SPACE, _MINUS, _POINT, _ZERO, _NINE = np.frombuffer(b"\n -.09", np.uint8).tolist()
 _PIECE = 1 << 22  # bytes that are read at a time
@@ -352,6 +353,15 @@ class _Parser:
                     f"no {word} among the 1-grams before this line; the model must know where sentences start and end:"
                     f" estimate it from one sentence a line with a tool that adds {BOS} and {EOS}"
                 )
+
+
+def looks_like_arpa(path: Path) -> bool:
+    """Whether a file, compressed or not, begins as an ARPA file does."""
+    try:
+        with open_text(path) as (stream, _):
+            return b"\\data\\" in stream.read(_HEAD)
+    except (Speech3Error, *UNREADABLE):
+        return False
 
 
 def write_arpa(lm: ArpaLm, path: Path | str) -> None:

@@ -30,7 +30,7 @@ import numpy as np
 
 from speech3.data import STDIN, read_lines
 from speech3.errors import DataError, MissingError, Speech3Error
-from speech3.io import load_tensors, save_tensors
+from speech3.io import load_tensors, read_about, save_tensors
 from speech3.language import graphones
 from speech3.language.kneser_ney import Numbers, Spool, estimated, windows_of_text
 from speech3.language.lexicon import NOISES, is_word, lexicon_lines, listed_phones, read_lexicon_text, say_doubtful
@@ -322,6 +322,14 @@ def _choices(given_G2: np.ndarray, other_G2: np.ndarray) -> tuple[dict[tuple[int
     sorted_G = np.array([number for group in groups.values() for number in group], np.int64)
     first_K = np.cumsum([0, *map(len, groups.values())])
     return {key: place for place, key in enumerate(groups)}, Choices(first_K, sorted_G + _SPECIAL, other_G2[sorted_G])
+
+
+def is_model(path: Path) -> bool:
+    """Whether this is a file that `G2p.save` wrote."""
+    try:
+        return read_about(path).get("kind") == KIND
+    except Speech3Error:
+        return False
 
 
 def load(path: Path | str) -> G2p:

@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from speech3.config import NeuralLmConfig, parse
 from speech3.data import sentences_of_file
 from speech3.errors import DataError, FormatError, MismatchError, MissingError, listed
-from speech3.io import load_tensors, save_tensors
+from speech3.io import METRICS_FILE, RUN_FILE, load_tensors, save_tensors
 from speech3.language.arpa import read_arpa, write_arpa
 from speech3.language.kneser_ney import Known, number_sentences
 from speech3.language.mixtures import em_weights
@@ -43,6 +43,7 @@ from speech3.language.train_lm import Perplexity
 from speech3.runtime import progress
 
 FILE, NGRAMS, KIND = "neural.safetensors", "ngrams.arpa.gz", "neural-lm"
+WRITTEN = FILE, NGRAMS, RUN_FILE, METRICS_FILE, "checkpoints"  # by trainings and mixtures
 _POWER = 0.75  # of the frequencies with which units are drawn
 _AT_ONCE = 4096  # units of the sentences that are scored together
 _ROWS = 1024  # positions whose whole softmax is in memory together

@@ -17,7 +17,7 @@ from speech3.data import DataDir
 from speech3.decode import FoundAlignment, Recognizer, find_alignment, load_recognizer
 from speech3.errors import DataError, MachineError, OccupiedError, counted
 from speech3.hmm import Limits, Segment
-from speech3.io import MODEL_FILE
+from speech3.io import MODEL_FILE, check_output
 from speech3.recipe.aligner import (
     LITTLE_S,
     TextRules,
@@ -264,6 +264,7 @@ def _check_place(path: Path, out: Path) -> None:
             f"{out}: holds what is to be aligned, and its TextGrids would be taken for transcripts; choose another"
             " directory for the results, such as a new one in it"
         )
+    check_output(out, [], ("model", "feats", "left_out.txt", "guessed.txt"), marks=[WRITTEN])
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not (out / WRITTEN).exists():

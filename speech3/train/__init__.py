@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.train.card import Scored as Scored, write_card as write_card
+    from speech3.train.card import Scored as Scored, is_card as is_card, write_card as write_card
     from speech3.train.curves import (
         Asynchrony as Asynchrony,
         Curve as Curve,

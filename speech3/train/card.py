@@ -15,6 +15,7 @@ from speech3.config import FeatureConfig, TrainingConfig
 from speech3.errors import MissingError
 from speech3.frames import PackedFrames
 from speech3.hmm import Hmm, PdfsOnly, load_outputs
+from speech3.io import CARD_FILE
 from speech3.models import (
     ModelInfo,
     features_of_model,
@@ -26,7 +27,6 @@ from speech3.models import (
     workers_in_words,
 )
 from speech3.runtime import write_text
-from speech3.train.rundir import CARD
 
 _EPOCHS = 8  # rows of the table of epochs, at most
 _BEST_BY = {"mmi": "highest held-out log posterior of the alignment", "smbr": "highest expected held-out accuracy"}
@@ -72,7 +72,13 @@ def write_card(directory: Path, tested: Sequence[Scored] = ()) -> None:
             f"a trained network"
         )
     subject = Subject(directory.resolve().name, info, load_outputs(directory), features_of_model(directory), tested)
-    write_text(directory / CARD, card(subject))
+    write_text(directory / CARD_FILE, card(subject))
+
+
+def is_card(path: Path) -> bool:
+    """Whether a file is a card that `write_card` wrote, perhaps changed by hand."""
+    with path.open("rb") as stream:
+        return b": acoustic model" in stream.readline()
 
 
 def counted(packed: Mapping[str, PackedFrames]) -> dict[str, dict[str, int]]:

@@ -42,11 +42,10 @@ from speech3.runtime import locked_directory, read_json, read_metrics, say, writ
 from speech3.train.curves import staleness_mean, staleness_p95
 from speech3.train.schedule import KIND, Schedule
 
-_GRAPHS = (GRAPH_DIR, TUNING_GRAPH_DIR)
+GRAPHS = (GRAPH_DIR, TUNING_GRAPH_DIR)
 _KIND = "nn-checkpoint"
 _WORKERS = "training.workers"  # may change when a run is resumed: where a GPU has failed, the others continue
 _EPOCH = "parameters-"  # name of the file of an epoch's parameters, before the number
-CARD = CARD_FILE  # a description of the result (`speech3.train.card`)
 _TUNED = DECODE_FILE  # written by tuning, valid for one network only
 
 
@@ -90,7 +89,7 @@ def copy_model_files(model: Path, hmm: Path, data: Path) -> None:
 def share_graphs(model: Path, hmm: Path) -> None:
     """Give `model` the decoding graphs of `hmm`, if there are any: they depend on the HMM only, not on the network."""
     if (hmm / GRAPH_DIR / GRAPH_FILE).exists():
-        for graph in _GRAPHS:
+        for graph in GRAPHS:
             _copy_graph(hmm / graph, model / graph)
 
 
@@ -211,9 +210,9 @@ class RunDirectory:
         if self.model.exists() and not run.exists():
             raise OccupiedError(f"{self.model}: was not made by a run in this directory; choose another --out")
         if restart or (run.exists() and not self.model.exists() and not self._checkpoints()):
-            for directory in ("checkpoints", *_GRAPHS):
+            for directory in ("checkpoints", *GRAPHS):
                 shutil.rmtree(self.path / directory, ignore_errors=True)
-            for file in (self.model, self.path / CARD, self.path / _TUNED, self.metrics, self.times, run):
+            for file in (self.model, self.path / CARD_FILE, self.path / _TUNED, self.metrics, self.times, run):
                 file.unlink(missing_ok=True)
         for torn in (self.path / "checkpoints").glob(".*.tmp"):  # left by a process killed while writing a checkpoint
             torn.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from speech3.errors import DataError, OccupiedError, Speech3Error
 from speech3.features import extract
 from speech3.frames import cluster_frames, nearest_cluster, write_frames
 from speech3.hmm import PdfsOnly
-from speech3.io import FEATURES_FILE, ArkReader, ComputedMapping, save_tensors
+from speech3.io import FEATURES_FILE, MODEL_FILE, ArkReader, ComputedMapping, check_output, save_tensors
 from speech3.runtime import progress, read_json, say, write_json
 from speech3.train.run import train
 
@@ -54,8 +54,15 @@ def pretrain(source: Path | DataDir, out: Path, config: PretrainConfig, *, resta
     if not data.utterances:
         raise DataError(f"{data.path}: holds no utterance; pass recordings, or a data directory with some")
     same = {key: getattr(config, key) for key in ("model", "training", "seed", "pretraining")}
+    # Other frames and features there are not ours to remove: a recipe's, say.
+    made = out / "frames" / _MADE
+    check_output(
+        out, [data.path], ("frames", "features", "hmm"), marks=[f"frames/{_MADE}", "features/network"], option="--out "
+    )
+    if (out / MODEL_FILE).exists() and not made.exists():
+        raise OccupiedError(f"--out {out}: holds a model that is not from speech3 pretrain; choose another directory")
     run = TrainConfig(frames=str(out / "frames"), hmm=str(out / "hmm"), **same)
-    made, settings = out / "frames" / _MADE, _settings(data, config)
+    settings = _settings(data, config)
     if restart or not made.exists():
         shutil.rmtree(out / "frames", ignore_errors=True)
         _pack(data, out, config)

@@ -55,7 +55,7 @@ def test_a_config_of_the_users_own_and_another_seed(speech3, data: Path, tmp_pat
             ["data", "out", "--augment", "loud"],
             "loud: neither a YAML file nor a preset of conf/augment (mixed, noisy, ",
         ),
-        (["data", "data", "--augment", "noisy"], "data: this is the directory to augment"),
+        (["data", "data", "--augment", "noisy"], "data: is one of the inputs"),
         (["data", "out", "--augment", "my.yaml"], "nowhere: no such directory"),
         (["nothing", "out", "--augment", "noisy"], "nothing: no such directory"),
     ],

@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_listed_or_too_much(directory: Path, tmp_path: Pa
 
 def test_what_is_refused(directory: Path, tmp_path: Path) -> None:
     data = read_datadir(directory)
-    with pytest.raises(Speech3Error, match="is the directory to augment"):
+    with pytest.raises(Speech3Error, match="is one of the inputs"):
         augment_data(data, directory, EVERYTHING)
     with pytest.raises(Speech3Error, match="nowhere: no such directory"):
         augment_data(data, tmp_path / "out", AugmentConfig(noise_prob=1, noise_dir=str(tmp_path / "nowhere")))

@@ -155,7 +155,7 @@ def test_round_trip(make, tmp_path, files):
 
 def test_a_directory_below_a_file_is_not_written(make, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(Speech3Error, match=r"file/out: cannot be written"):
+    with pytest.raises(Speech3Error, match=r"file/out/utt2spk: cannot be written"):
         write_datadir(read_datadir(make()), tmp_path / "file" / "out")
 
 

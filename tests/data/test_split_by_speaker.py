@@ -102,6 +102,6 @@ def test_the_verb(make, tmp_path, program):
     )
     assert list(read_datadir(tmp_path / "out" / "small").utterances) == ["u3"]
     done = program("split", make(), tmp_path, "data=0.6", "rest=0.4")
-    assert isinstance(done.exception, Speech3Error) and "replaced by one of its parts" in str(done.exception)
+    assert isinstance(done.exception, Speech3Error) and "is one of the inputs" in str(done.exception)
     done = program("split", make(), tmp_path / "thirds", "3", "--by", "utterance")
     assert [len(read_datadir(tmp_path / "thirds" / name).utterances) for name in "123"] == [1, 1, 1]

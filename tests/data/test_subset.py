@@ -107,6 +107,6 @@ def test_the_verb(make, tmp_path, program):
     (tmp_path / "names").write_text("b\n")
     assert program("subset", directory, tmp_path / "out", "--speakers", tmp_path / "names").exit_code == 0
     assert list(read_datadir(tmp_path / "out").utterances) == ["u3"]
-    for wrong, said in ((["out"], "use --speakers"), (["data", "--first", "1"], "cannot replace the original")):
+    for wrong, said in ((["out"], "use --speakers"), (["data", "--first", "1"], "is one of the inputs")):
         done = program("subset", directory, tmp_path / wrong[0], *wrong[1:])
         assert isinstance(done.exception, Speech3Error) and said in str(done.exception)

@@ -176,7 +176,7 @@ def test_a_missing_end_is_a_warning_and_the_rest_is_used(make, tmp_path):
 
 def test_fix_refuses(make, tmp_path):
     directory = make()
-    with pytest.raises(Speech3Error, match="cannot replace its source"):
+    with pytest.raises(Speech3Error, match="is one of the inputs"):
         fix_datadir(directory, directory / ".." / "data")
     shutil.rmtree(directory / "wav")
     with pytest.raises(DataError, match=r"no usable utterance is left(.|\n)*u1\.wav"):

@@ -211,7 +211,8 @@ def test_places_that_hold_something_else(model: Path, tmp_path: Path) -> None:
     made(tmp_path, "full/letter.txt", "dear")
     for out, message in (
         (tmp_path / "full", "full: exists and is not an earlier graph"),
-        (tmp_path / "s.txt", r"s\.txt: .*expected a directory"),
+        (tmp_path / "full" / "letter.txt", r"letter\.txt: .*expected a directory"),
+        (tmp_path / "s.txt", r"s\.txt: is one of the inputs"),
         (model / "graph", "graph: .*the model's own graph"),
     ):
         with pytest.raises(Speech3Error, match=message):

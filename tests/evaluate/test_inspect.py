@@ -264,6 +264,9 @@ def test_a_picture_replaces_only_pictures(tmp_path: Path, monkeypatch: pytest.Mo
     place.write_bytes(b"a photograph")
     with pytest.raises(Speech3Error, match=r"feats\.png: exists, and was not written by speech3 inspect"):
         picture_path(spoilt / "feats.scp", None)
+    with pytest.raises(Speech3Error, match=r"--out feats\.png: exists and is not a PNG picture"):
+        picture_path(spoilt / "feats.scp", place)
+    place.write_bytes(b"\x89PNG\r\n\x1a\n of another program")
     assert picture_path(spoilt / "feats.scp", place) == place
 
 

@@ -99,7 +99,7 @@ def test_empty_hypothesis_is_an_error(paths: tuple[str, str]) -> None:
 def test_details_where_a_file_stands(paths: tuple[str, str]) -> None:
     result = CliRunner().invoke(app, [*paths, "--details", paths[0]])
     assert isinstance(result.exception, Speech3Error)
-    assert "cannot be written" in str(result.exception)
+    assert "is one of the inputs" in str(result.exception)
 
 
 def test_many_utterances_are_shortened_on_screen_only() -> None:

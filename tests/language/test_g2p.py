@@ -221,14 +221,16 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     lexicon.write_text("a A\n")
     model.write_text("text")
     bad: tuple[tuple[list[str | Path], str], ...] = (
-        (["train", tmp_path / "none.txt", model], r"none\.txt: no such lexicon"),
-        (["train", lexicon, model], r"lexicon\.txt: 1 words are too few"),
+        (["train", tmp_path / "none.txt", tmp_path / "new"], r"none\.txt: no such lexicon"),
+        (["train", lexicon, tmp_path / "new"], r"lexicon\.txt: 1 words are too few"),
         (["apply", model, "a"], r"model\.g2p: not a safetensors file"),
         (["apply", tmp_path / "none.g2p", "a"], r"none\.g2p: no such file"),
     )
     for arguments, message in bad:
         with pytest.raises(Speech3Error, match=message):
             run(*arguments)
+    with pytest.raises(Speech3Error, match=r"model\.g2p: exists and is not a file of speech3 g2p train"):
+        run("train", lexicon, model)
     g2p.train(TABLE, "table").save(model)
     for words, message in (
         (["names.txt"], r"names\.txt: no such file"),

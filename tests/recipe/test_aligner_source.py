@@ -300,7 +300,7 @@ def test_mistakes_are_named_and_nothing_is_replaced(
     assert "own/r00.TextGrid: exists and was not written by speech3 align" in said
     assert (tmp_path / "own" / "r00.TextGrid").read_text() == "mine"
     (tmp_path / "file").write_text("")
-    assert "cannot be written" in refused(folder, tmp_path / "file", "--graphemes")
+    assert "is a file; expected a directory" in refused(folder, tmp_path / "file", "--graphemes")
 
 
 def test_where_no_recording_can_be_read_the_reason_is_the_error(tmp_path: Path, speech3: Run) -> None:

@@ -51,10 +51,11 @@ from speech3.data.augment.noises import (
     split_speech,
     utterance_sounds,
 )
-from speech3.data.datadir import DataDir, Utterance, without_faulty_audio, write_datadir
+from speech3.data.datadir import DATADIR_FILES, DataDir, Utterance, without_faulty_audio, write_datadir
 from speech3.data.paths import moved_value
 from speech3.data.resampling import resample, torchaudio_functional
-from speech3.errors import DataError, OccupiedError, SettingError, Speech3Error, check_bad
+from speech3.errors import DataError, SettingError, Speech3Error, check_bad
+from speech3.io import check_output
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
 
 TELEPHONE_HZ = 8000
@@ -393,8 +394,8 @@ def augment_data(
     Raises `Speech3Error`: as for `make_augmenter`; a noise or impulse response cannot be read; more than 5 % of the
     utterances cannot be used; `out` is the directory to augment.
     """
-    if out.resolve() == data.path.resolve():
-        raise OccupiedError(f"{out}: this is the directory to augment; choose another one for the copies")
+    files = [*DATADIR_FILES, "wav/aug[0-9]*-*.wav", "augment.txt", "skipped.txt"]
+    check_output(out, [data.path], files, marks=["augment.txt"])
     augmenter = make_augmenter(config, data, seed)
     ids = list(data.utterances)
     for utterance in data.utterances.values():
@@ -406,6 +407,8 @@ def augment_data(
     ]
     with explained_disk_errors(out):  # if this is killed, OUT must not look complete with the lists of an earlier run
         (out / "wav.scp").unlink(missing_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "augment.txt").touch()  # and the same command may then replace what this has left
     work = functools.partial(_copies, out=out)
     report = AugmentReport(DataDir(out, {}, {}), {})
     utterances: dict[str, Utterance] = {}

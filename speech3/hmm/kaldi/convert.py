@@ -40,7 +40,7 @@ from speech3.hmm.kaldi.model import (
 )
 from speech3.hmm.lda_mllt import Projection
 from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, RIGHT, THREE_STATES, Hmm, PdfsOnly, Tree
-from speech3.io import ArkReader, read_int_ark, read_mat_ark, write_ark, write_mat
+from speech3.io import ArkReader, check_output, read_int_ark, read_mat_ark, write_ark, write_mat
 from speech3.language import UNKNOWN, Lexicon, Pronunciation, write_lexicon
 from speech3.runtime import read_utf8, write_text
 
@@ -183,6 +183,8 @@ def export_kaldi(hmm: Hmm, out: Path) -> None:
     if (out / "final.mdl").exists() and not (out / "dict").is_dir():
         raise OccupiedError(f"{out}: has a final.mdl that is not from an earlier export; choose another OUT")
     width = hmm.tree.width
+    files = ("tree", "topo", "final.mdl", "phones.txt", "dict/*", FINAL_MAT, SPLICE_OPTS, "frame_subsampling_factor")
+    check_output(out, [], files, marks=["final.mdl"])
     write_text(out / "tree", tree_text(_root(hmm, width), width, width // 2))
     topology = _topology(hmm)
     write_text(out / "topo", topology_text(topology))
