@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         TriphoneConfig as TriphoneConfig,
     )
     from speech3.config.training import (
-        NOT_COMPUTED as NOT_COMPUTED,
+        MAY_CHANGE_ON_RESUME as MAY_CHANGE_ON_RESUME,
         AsgdConfig as AsgdConfig,
         CodecConfig as CodecConfig,
         LbfgsConfig as LbfgsConfig,

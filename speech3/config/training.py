@@ -9,13 +9,13 @@ from speech3.config.base import Config
 from speech3.config.models import LstmConfig
 
 # Keys of `TrainingConfig` that do not affect the result, and may change when a run is resumed.
-NOT_COMPUTED = {"device", "cuda_graph", "cluster", "keep_checkpoints", "checkpoint_s"}
+MAY_CHANGE_ON_RESUME = {"device", "cuda_graph", "cluster", "keep_checkpoints", "checkpoint_s"}
 
 
 class AsgdConfig(Config):
     """Asynchronous SGD: how shards and server work together (`speech3/engine`: shard.py, server_optimizer.py)."""
 
-    warm_start: float = Field(1.0, ge=0, description="passes of plain SGD on one worker before the first push")
+    warm_start: float = Field(1.0, ge=0, description="epochs on one worker before the first push")
     sync_every: int = Field(3, ge=1, description="minimum number of minibatches of a shard between two pushes")
     fetch_every: int | None = Field(
         None, ge=1, description="minimum number of minibatches between two fetches; none: a fetch at every push"
@@ -25,7 +25,9 @@ class AsgdConfig(Config):
     max_relative_distance: float | None = Field(
         None, gt=0, description="relative distance of a shard's parameters from those it fetched at which it waits"
     )
-    max_staleness: int | None = Field(None, ge=0, description="an older push is dropped; none: no push is dropped")
+    max_staleness: int | None = Field(
+        None, ge=0, description="a push with a greater staleness is dropped; none: no push is dropped"
+    )
     local_updates: bool = Field(
         True, description="a shard updates its own copy between syncs; false: it accumulates gradients"
     )
@@ -339,19 +341,20 @@ class TrainingConfig(Config):
 
     @property
     def server(self) -> AsgdConfig:
-        """`asgd` with the server's momentum, which the warm start has as well: steps keep their size at its end."""
+        """`asgd`, with `momentum` where `asgd.momentum` is 0.
+
+        The warm start uses the same momentum, so the size of steps does not change when it ends.
+        """
         return self.asgd.model_copy(update={"momentum": self.asgd.momentum or self.momentum})
 
     @property
     def unused(self) -> dict[str, str]:
         """The keys, and groups of keys, that have no effect together with the others, and what each of them is for."""
-        simulated, strategy = self.world == "simulated", self.simulation.strategy
-        asynchronous = self.world in ("shared", "cluster") or (simulated and strategy == "asgd")
         keys = {
-            "asgd": ("asynchronous workers (world shared, with 2 or more)", asynchronous),
+            "asgd": ("asynchronous workers (world shared, with 2 or more)", self.asynchronous),
             "lbfgs": ("sandblaster", self.by_sandblaster),
             "cluster": ("world cluster", self.world == "cluster"),
-            "simulation": ("world simulated", simulated),
+            "simulation": ("world simulated", self.world == "simulated"),
             "lfmmi": ("objective lfmmi", self.objective == "lfmmi"),
             "discriminative": ("objective mmi or smbr", self.of_sequences),
             "betas": ("optimizer adamw or muon", self.optimizer != "sgd"),
@@ -370,13 +373,19 @@ class TrainingConfig(Config):
         return self.world == "sandblaster" or simulated
 
     @property
+    def asynchronous(self) -> bool:
+        """Whether shards push to a server, each in its own time."""
+        simulated = self.world == "simulated" and self.simulation.strategy == "asgd"
+        return self.world in ("shared", "cluster") or simulated
+
+    @property
     def pushes_gradients(self) -> bool:
         """Whether shards push sums of gradients instead of changing parameters of their own."""
-        return self.world in ("shared", "cluster", "simulated") and not self.asgd.local_updates
+        return self.asynchronous and not self.asgd.local_updates
 
     @property
     def last_is_best(self) -> bool:
-        """Whether the last epoch counts as the best, whatever its held-out loss (`speech3.train.rundir`)."""
+        """Whether the last epoch counts as the best, whatever its held-out loss (`speech3.train.schedule`)."""
         return self.group_lasso > 0 or (self.objective == "lfmmi" and self.schedule == "cosine")
 
     def sequence_of(self, model: LstmConfig) -> int:

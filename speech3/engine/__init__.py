@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     )
     from speech3.engine.trainer import (
         Trainer as Trainer,
-        asynchronous as asynchronous,
         check_epoch as check_epoch,
         check_workers as check_workers,
         open_backends as open_backends,

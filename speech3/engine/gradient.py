@@ -45,9 +45,9 @@ _KINDS = 8  # most kinds of minibatches to record; usually there is one, and ano
 def use_threads(count: int) -> None:
     """Have PyTorch use `count` threads, and zeros for denormal numbers (float32 below 1e-38).
 
-    A CPU needs some hundred cycles for a denormal. The averaged gradients of units that have become inactive decay to
-    them, and the products of LF-MMI's optimizer, Muon, spread them: updates took three times as long in pass 18. This
-    holds for the calling thread and for threads that start after it, so with `count` above 1 some may go on with
+    A CPU needs some hundred cycles for an operation on a denormal. The gradient averages of inactive units decay to
+    denormals, and Muon's matrix products spread them: in epoch 18 of an LF-MMI run, updates took three times as long.
+    The setting holds for this thread and those started after it, so with `count` above 1 some may still compute with
     denormals.
     """
     torch.set_num_threads(count)

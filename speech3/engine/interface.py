@@ -26,7 +26,7 @@ Passes = Callable[[Any, Any], Results]  # starts both passes of a minibatch, giv
 
 Rows = Sequence[range] | None  # numbers of minibatches that one worker should compute in order (`Source.rows`)
 
-NUMBERED = -1
+NUMBERED = -1  # a value of `Rate.last`
 WAITING, USED, STALE, REFUSED = 0, -1, -2, -3  # states of a minibatch; s + 1: it is assigned to shard s
 
 
@@ -118,8 +118,9 @@ BuildOn = Callable[[str], WorkerParts]  # makes the parts on a device, called on
 class Rate:
     """The learning rate in one epoch: a function of the minibatch's number, whichever worker draws it.
 
-    `last`: the epoch at whose end cosine decay reaches zero; 0: no cosine decay. `NUMBERED`: in place of a learning
-    rate, the number of the minibatch over all epochs, by which the caller's own optimizer knows its rates.
+    `last`: the number of epochs after which cosine decay reaches zero; 0: no cosine decay; `NUMBERED`: a call returns
+    no learning rate but the minibatch's number over all epochs, by which the caller's own optimizer looks up its
+    settings (`optimizers.Settings`).
     """
 
     base: float
@@ -205,7 +206,9 @@ class Progress:
             return tuple(a + b for a, b in zip_longest(mine, others, fillvalue=nothing))
 
         values: dict[str, Any] = {
-            each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)[:14]
+            each.name: getattr(self, each.name) + getattr(other, each.name)
+            for each in fields(self)
+            if each.name not in ("staleness", "shards", "note")
         }
         values["staleness"] = sums(self.staleness, other.staleness, 0)
         values["shards"] = sums(self.shards, other.shards, ShardReport())

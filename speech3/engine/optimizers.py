@@ -11,8 +11,8 @@ hold them, so a shard that is restarted, or resumed from a checkpoint, begins wi
 **Muon** (Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"), and AdamW for biases,
 normalisation and output layers. The update of a hidden layer's matrix is its averaged gradient with all singular values
 set to about one, so directions in which gradients are rare or small are learnt as fast as the others, as with the
-natural gradient of Kaldi's time-delay networks (Povey et al. 2014). An update is as long as one of AdamW (Liu et al.
-2025, "Muon is scalable for LLM training"), so one learning rate and weight decay serve both.
+natural gradient of Kaldi's time-delay networks (Povey et al. 2014). An update has the root mean square of one of
+AdamW (Liu et al. 2025, "Muon is scalable for LLM training"), so one learning rate and weight decay serve both.
 
 **The caller's own** `torch.optim` optimizer: its parameters are views of the flat vector, which its steps change. The
 workers need the learning rate of any minibatch, in any order, so a scheduler is run once before training, and what it

@@ -32,10 +32,10 @@ Lock = AbstractContextManager[object]
 
 @dataclass(frozen=True, eq=False)
 class MinibatchStates:
-    """The rows, in memory that all processes of a host share, or in that of one process.
+    """The state and results of every minibatch, in memory that the processes of a host share, or in that of one.
 
-    `frames_M`, `loss_M`, `correct_M`: its number of frames, their mean loss and the number classified correctly, all
-    before the update; zero until they are computed.
+    `frames_M`, `loss_M`, `correct_M`: number of frames, mean loss and number classified correctly, all before the
+    update; zero until computed.
     """
 
     states_M: np.ndarray  # int32: WAITING, USED, STALE, REFUSED, or s + 1 while the minibatch is assigned to shard s
@@ -66,7 +66,7 @@ class MinibatchStates:
         self.refusals_M[number] = self.staleness_M[number] = 0
 
     def forget(self, numbers: Sequence[int] | np.ndarray) -> None:
-        """Clear the rows of minibatches that will be computed again, including earlier refusals."""
+        """Clear the results of minibatches that will be computed again, including earlier refusals."""
         for rows in (self.frames_M, self.refusals_M, self.staleness_M, self.left_out_M):
             rows[numbers] = 0
 
@@ -215,7 +215,7 @@ class MinibatchQueue:
         return None
 
     def _in_rows(self, starts_R: np.ndarray, first: int) -> int:
-        """The start of a row that no shard has begun; else the middle of the longest waiting stretch.
+        """The start of a row that no shard has begun; else a place in the longest waiting stretch.
 
         `first` is the first waiting minibatch. When all rows are begun, only those begun last have any
         waiting, so the search is short.
@@ -230,7 +230,9 @@ class MinibatchQueue:
         edges = first + np.flatnonzero(np.diff(waiting, prepend=False, append=False))
         begins, ends = edges[::2], edges[1::2]
         longest = (ends - begins).argmax()
-        return int(begins[longest] + ends[longest]) // 2
+        begin, end = int(begins[longest]), int(ends[longest])
+        # The first half is left to the shard that works just before it; after a resume or a death there is none.
+        return (begin + end) // 2 if self.states_M[begin - 1] > 0 else begin
 
     def give_back(self, shard: int) -> int:
         return give_back([self], shard)

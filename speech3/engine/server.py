@@ -66,8 +66,9 @@ class ServerMemory:
     # float64 (5,): the epoch that shards must work on (0: none, -1: exit), and base, warmup, decay and last of its
     # `Rate`.
     order: np.ndarray
-    # float64 (N, `Status`): the status of each shard: counts and seconds of the epoch, the epoch that it works on (0:
-    # none), its current activity and when that began, as a heartbeat (`backends/processes.py`).
+    # float64 (N, `Status`): the status of each shard: counts and seconds of the epoch; READY: 1 once it has loaded
+    # everything; EPOCH: the epoch that it works on (0: none); DOING: its current activity; SINCE: its heartbeat, when
+    # that began (`backends/processes.py`).
     shards_N: np.ndarray
 
     @classmethod
@@ -145,7 +146,7 @@ class Partition:
         `push.pack` must have been called. Returns what became of the push's minibatches in this partition: USED, STALE
         or REFUSED; USED also if nothing was pushed.
         """
-        self.settle()
+        self.mark_published()
         if not (push.push_due and push.numbers):
             push.fetch(self.version, self.published.vector_K, used=False)
             return USED
@@ -160,7 +161,7 @@ class Partition:
             push.pushed()
         return ended
 
-    def settle(self) -> None:
+    def mark_published(self) -> None:
         """Mark the minibatches of the published version as used: the shard that published it may have died first."""
         count, staleness, *numbers = self.memory.journal_S2J[self.number, self.version % 2].tolist()
         self.memory.states.publish(numbers[:count], staleness)
@@ -172,11 +173,13 @@ class Partition:
             return REFUSED
         if self.max_staleness is not None and staleness > self.max_staleness:
             return STALE
-        # 1. Write the model's buffers, then the parameters, into the buffer that is not published.
+        # 1. Write the model's buffers (below: its parameters) into the buffer that is not published.
         old, new = self.published, self.buffers[1 - self.version % 2]
+        # Running means are not averaged: the server has those of the shard that pushed last.
         buffers = new.vector_K[push.own.num_parameters :]
         # Their sum is finite if all are; the host reads it after the step, when it is there.
         buffers_sum = buffers.copy_(push.own.buffers).sum(dtype=torch.float64) if buffers.numel() else None
+        # 2. The push was computed from parameters `staleness` versions old; it is applied to the newest all the same.
         length = self.optimizer.step(  # on a GPU, returns only when everything is written
             old, new, push.packed, staleness=staleness, minibatches=len(numbers)
         )
@@ -187,7 +190,7 @@ class Partition:
         return USED
 
     def _publish(self, push: Push, staleness: int, numbers: list[int]) -> None:
-        # 2. Write the journal of the new buffer.
+        # 3. Write the journal of the new buffer.
         memory, new = self.memory, 1 - self.version % 2
         journal_J = memory.journal_S2J[self.number, new]
         journal_J[:2] = len(numbers), staleness
@@ -195,9 +198,10 @@ class Partition:
         memory.ended_S[self.number] = time.monotonic()
         if push.own.vector_K.device != self.buffers[new].vector_K.device:
             wait_for_gpus(push.own.vector_K, self.buffers[new].vector_K)
-        # 3. Publish both with a single store; then mark the minibatches as used.
+        # 4. Publish both with a single store; then mark the minibatches as used. Nobody reads the buffers without the
+        # lock, so the store has to be indivisible only for a kill.
         memory.version_S[self.number] += 1
-        self.settle()
+        self.mark_published()
 
 
 @dataclass(frozen=True)
@@ -226,10 +230,10 @@ class Server:
         """Number of updates published so far; with several partitions, the largest of their numbers."""
         return max(partition.version for partition in self.partitions)
 
-    def settle(self) -> None:
+    def mark_published(self) -> None:
         """Mark all published minibatches as used, including those of dead shards; call with all locks held."""
         for partition in self.partitions:
-            partition.settle()
+            partition.mark_published()
 
     def tensors(self) -> dict[str, Tensor]:
         """Copies of the published parameters and slots; call with all locks held, or while all shards are idle."""

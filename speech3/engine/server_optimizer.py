@@ -34,7 +34,7 @@ _SMALL = 0.01  # RMS of parameters; the weights of a layer with 1,024 inputs are
 
 @dataclass(frozen=True, eq=False)
 class ServerVectors:
-    """One of the server's two buffers: its values, and the optimizer slots that the constants need.
+    """One of the server's two buffers: values, and the optimizer slots (momentum, Adagrad's sums) that settings need.
 
     The values are the parameters, followed by the model's buffers (running means), which no step changes.
     """
@@ -70,7 +70,7 @@ class ShardVectors:
 
 
 Norms = tuple[float, float, float]  # of push, change and parameters
-Step = Callable[[ServerVectors, ServerVectors, ShardVectors, float, float, float, float], Norms]
+StepFunction = Callable[[ServerVectors, ServerVectors, ShardVectors, float, float, float, float], Norms]
 _Tensors = TypeVar("_Tensors", ServerVectors, ShardVectors)
 
 
@@ -149,7 +149,7 @@ def step_torch(
     return push, moved, norm
 
 
-def _step_of(old: ServerVectors, own: ShardVectors) -> Step:
+def _step_of(old: ServerVectors, own: ShardVectors) -> StepFunction:
     """One pass over memory on a CPU, and on a GPU with Triton; step by step if the shard is on another device."""
     if old.parameters_P.device != own.parameters_P.device:
         return step_torch

@@ -91,11 +91,11 @@ class Wire:
         wait_for_gpus(decoded_P)  # or the server's step would wait for the codec's kernels, with the partition locked
         return ShardVectors(own.parameters_P, own.fetched_P, decoded_P)
 
-    def settle(self, *, used: bool) -> None:
+    def acknowledge(self, *, used: bool) -> None:
         """Count the last push, if there is one, as received by the server, which used or refused it."""
         self.up, self.sent = self.up + self.sent, 0
         if self.sender:
-            self.sender.settle(used=used)
+            self.sender.acknowledge(used=used)
 
     def receive(self, own: Flat) -> None:
         """Replace the newest parameters in `own` by those that the shard decodes."""
@@ -144,12 +144,11 @@ class Push:
     fetch_due: bool = True
     # The encoded push, as the server sees it, between `pack` and the sync; None if there is none or it is not finite.
     packed: ShardVectors | None = None
-    # Between the sync and `unpack`: whether parameters were fetched, whether they need no more work, whether the
-    # buffers were fetched, too (they are the shard's own after its push), and what was not pushed.
-    fetched: bool = False
-    complete: bool = False
-    replaced: bool = False
-    kept_P: Tensor | None = None
+    # Set by the sync, for `unpack`:
+    fetched: bool = False  # parameters were fetched
+    complete: bool = False  # the server's step has written them into `own` and `fetched_P`; nothing is left to do
+    replaced: bool = False  # the model's buffers were fetched, too; after a push the shard keeps its own
+    kept_P: Tensor | None = None  # local updates not yet pushed, which the fetch must not lose
 
     def begin(self) -> None:
         self.version, self.distance, self.finite, self.numbers = -1, 0, True, []
@@ -181,7 +180,7 @@ class Push:
     def pushed(self) -> None:
         """The push was published without a fetch: the shard continues from its own parameters."""
         self.version += 1
-        self.wire.settle(used=True)
+        self.wire.acknowledge(used=True)
         if self.fetched_P is not None:
             self.fetched_P.copy_(self.own.parameters_P)
         if self.push_P is not None:
@@ -190,7 +189,7 @@ class Push:
     @torch.no_grad()
     def fetch(self, version: int, newest_K: Tensor | None, *, used: bool) -> None:
         """Fetch the newest parameters; `newest_K` is None if the server's step has already written them into `own`."""
-        self.wire.settle(used=used)
+        self.wire.acknowledge(used=used)
         self.fetched, self.complete, self.replaced = True, newest_K is None and self.wire.plain, newest_K is not None
         # With local updates, what was not pushed: steps that the newest parameters do not contain.
         self.kept_P = self.fetched_P - self.own.parameters_P if self.fetched_P is not None and self.numbers else None
@@ -316,11 +315,11 @@ class Shard:
             push = self.pushes[partition]
             if self._due(push, last=last):
                 self.check()
-                self._due(push, last=last)
+                self._due(push, last=last)  # again: a push found not to be finite is sent at once, and fetches
                 yield Sync(partition, wait=last or not push.finite or self.must_wait(push))
 
     def _due(self, push: Push, *, last: bool) -> bool:
-        """Settle whether a push is to be sent and parameters are to be fetched; returns whether either is."""
+        """Decide whether a push is to be sent and parameters are to be fetched; returns whether either is."""
         config = self.config
         # A push that is not finite is sent at once: the server refuses it, and the shard fetches intact parameters.
         now = last or not push.finite

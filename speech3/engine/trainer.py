@@ -40,12 +40,6 @@ def simulated_strategy(training: TrainingConfig) -> str:
     return _SIMULATED.get(training.world, training.simulation.strategy)
 
 
-def asynchronous(training: TrainingConfig) -> bool:
-    """Whether training is asynchronous: shards push to a server, each in its own time."""
-    simulated = training.world == "simulated" and training.simulation.strategy == "asgd"
-    return training.world in ("shared", "cluster") or simulated
-
-
 def times_of(simulation: SimulationConfig, workers: int) -> Times:
     """The times on the virtual clock of `workers` workers; `compute_s` and `sync_s` must be set."""
     compute_s, sync_s = simulation.compute_s, simulation.sync_s
@@ -76,7 +70,7 @@ def open_backends(
     split
         The slices of the model that the members of a replica hold; needed with `model_partitions` only.
     """
-    momentum = training.server.momentum if asynchronous(training) else training.momentum
+    momentum = training.server.momentum if training.asynchronous else training.momentum
     here: dict[str, Any] = {"workers": training.workers, "device": training.device, "codec": training.codec}
     if training.world == "sgd":
         return OneWorker(parts, momentum=momentum), None
@@ -171,7 +165,7 @@ def check_workers(training: TrainingConfig) -> None:
         )
     # Keys of the optimizer that contradict each other.
     _check_codec(training.codec)
-    if asynchronous(training) and 0 < training.asgd.momentum != training.momentum > 0:
+    if training.asynchronous and 0 < training.asgd.momentum != training.momentum > 0:
         raise SettingError(
             f"training.momentum={training.momentum:g} and training.asgd.momentum={training.asgd.momentum:g}: "
             f"asynchronous workers have one momentum, that of the server; remove one of them"
@@ -268,7 +262,7 @@ def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -
             f"{minibatches} minibatches (training.minibatch={training.minibatch}), and every iteration needs at least "
             f"one; lower them, or training.minibatch"
         )
-    if not asynchronous(training):
+    if not training.asynchronous:
         return
     if warm_start >= training.max_epochs:
         raise SettingError(
@@ -278,7 +272,8 @@ def check_epoch(training: TrainingConfig, minibatches: int, warm_start: float) -
     if asgd.sync_every > minibatches:
         raise SettingError(
             f"training.asgd.sync_every={asgd.sync_every}: an epoch has only {minibatches} minibatches "
-            f"(training.minibatch={training.minibatch}), so no shard would sync; lower it, or training.minibatch"
+            f"(training.minibatch={training.minibatch}), so shards would push only at its end; lower it, or "
+            f"training.minibatch"
         )
 
 
@@ -356,6 +351,7 @@ class Trainer:
                     "most likely too high, or the data contain NaN; lower training.learning_rate, or repair the data"
                 )
             self.tensors, self.done = snapshot.tensors, before + snapshot.progress
+            # Assigned (s + 1) becomes WAITING (0): it is not in these parameters, so a resumed run computes it again.
             self.states_M[:upto] = np.minimum(snapshot.states_M[:upto], 0)
 
     def _check_refused(self, progress: Progress, rate: Rate) -> None:

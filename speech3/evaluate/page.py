@@ -145,7 +145,7 @@ def _shards(one: Asynchrony) -> str:
     for number, (shard, share) in enumerate(zip(one.shards, one.shares, strict=True)):
         times = [f"{shard.compute_s:,.1f}", f"{shard.sync_s:,.2f}", f"{shard.wait_s:,.2f}"]
         rows.append([str(number), f"{shard.minibatches:,}", f"{100 * share:.1f} %", *times, f"{shard.busy:,}"])
-    key = "Compute, sync and wait are in seconds; busy: how often the server was busy and the shard continued."
+    key = "Compute, sync and wait are in seconds; busy: how often the server was busy when the shard wanted to sync."
     return f'{html.table(header, rows)}<p class="quiet">{key}</p>'
 
 

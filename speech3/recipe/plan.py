@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from speech3.config import NOT_COMPUTED, FeatureConfig, ModelConfig, TrainingConfig, check_frequencies
+from speech3.config import MAY_CHANGE_ON_RESUME, FeatureConfig, ModelConfig, TrainingConfig, check_frequencies
 from speech3.corpora import anyspeech
 from speech3.errors import SettingError, Speech3Error
 from speech3.io import DENOMINATOR_FILE, GRAPH_DIR, HCLG_FILE, HMM_FILE, MODEL_FILE
@@ -327,7 +327,7 @@ def _pretraining_steps(e: Experiment) -> list[Step]:
 
 
 def _not_computed(prefix: str) -> list[str]:
-    return [f"{prefix}training.{key}" for key in NOT_COMPUTED]
+    return [f"{prefix}training.{key}" for key in MAY_CHANGE_ON_RESUME]
 
 
 def _open_keys(e: Experiment) -> list[str]:

@@ -1,8 +1,8 @@
 """The parts of a worker, built once in every process: the model of a config, its minibatches and its loss.
 
-Also a teacher of LF-MMI, and the priors of senones, which turn a network's posteriors into scaled likelihoods, and the
-smaller network that group lasso leaves. A unit is removed at the end of training only, because its weights may grow
-again until then.
+Also: the teacher of LF-MMI; the priors of senones, which turn posteriors into scaled likelihoods; and the smaller
+network that group lasso leaves. Units are removed only at the end of training, since their weights may grow again until
+then.
 
 Axes: S senones, U utterances (U1: and the end of the last), U units of a layer.
 """

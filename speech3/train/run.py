@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import speech3
-from speech3.config import NOT_COMPUTED, SimulationConfig, TrainConfig
+from speech3.config import MAY_CHANGE_ON_RESUME, SimulationConfig, TrainConfig
 from speech3.engine import (
     Backend,
     Loss,
@@ -28,7 +28,6 @@ from speech3.engine import (
     Trainer,
     Unkillable,
     WorkerParts,
-    asynchronous,
     check_epoch,
     check_workers,
     device_of,
@@ -203,14 +202,16 @@ def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dic
                 while not run.state.schedule.done:
                     run.epoch(interrupt)
                 run.average()
-                run.remove()
+                run.prune()
             return run.finish()
 
 
 def _identity(config: TrainConfig, packed: dict[str, PackedFrames], init: Init | None) -> dict[str, Any]:
     return {
         "model": config.model.model_dump(),
-        "training": config.training.model_dump(exclude={**dict.fromkeys(NOT_COMPUTED, True), "lfmmi": {"teacher"}}),
+        "training": config.training.model_dump(
+            exclude={**dict.fromkeys(MAY_CHANGE_ON_RESUME, True), "lfmmi": {"teacher"}}
+        ),
         "seed": config.seed,
         "frames": {name: frames.digest for name, frames in packed.items()},
         **({"init": init.digest} if init else {}),
@@ -225,8 +226,9 @@ def _pretraining(config: TrainConfig) -> dict[str, Any]:
 
 def _warm_start(config: TrainConfig, init: Init | None) -> float:
     """Epochs of plain SGD before asynchronous training: none for synchronous training or a model already trained."""
-    trained = not asynchronous(config.training) or (init and init.same_senones)
-    return 0.0 if trained else config.training.asgd.warm_start
+    if not config.training.asynchronous or (init and init.same_senones):
+        return 0.0
+    return config.training.asgd.warm_start
 
 
 def _versions() -> dict[str, str]:
@@ -285,7 +287,7 @@ class _Run:
     def epoch(self, interrupt: Interrupt) -> None:
         """Run the rest of the epoch: training, held-out evaluation, the schedule's next rate, a checkpoint.
 
-        If the error is that a process cannot be killed, a checkpoint is written first.
+        If a process cannot be killed, a checkpoint is written before the error is raised.
         """
         try:
             self._compute(interrupt)
@@ -320,7 +322,7 @@ class _Run:
             if inside and self._evaluations_due(self.state.minibatch) > evaluations:
                 evaluations = self._evaluations_due(self.state.minibatch)
                 self._take()
-                if self.state.minibatch < total:  # the state taken is newer than `done` and may be the epoch's end
+                if self.state.minibatch < total:  # it may be newer than `done` (in ddp also older), and the epoch's end
                     self.snapshots.append((self.state.done, trainer.tensors["parameters"]))
             if inside and (interrupt or self.state.seconds - saved >= self.config.training.checkpoint_s):
                 self._take()
@@ -373,7 +375,7 @@ class _Run:
             + (f"taken (best epoch {best:.4f})" if record["taken"] else f"not taken: the best epoch has {best:.4f}")
         )
 
-    def remove(self) -> None:
+    def prune(self) -> None:
         """With group lasso: the result is the network without the units that nothing reads, evaluated once more."""
         if not self.config.training.group_lasso:
             return

@@ -213,13 +213,13 @@ def test_error_feedback_sums_to_the_truth(codec):
         truth += values
         sender.encode(torch.full((500,), 7.0), number)  # the server was busy: the next is sent in its place
         codec.add(sender.encode(values, number), out)
-        sender.settle(used=True)
+        sender.acknowledge(used=True)
         torch.testing.assert_close(out + sender.lost_P, truth, rtol=1e-4, atol=1e-4)
     alone = Sender(codec)
     assert (sender.lost_P.norm() < 0.5 * truth.norm()) and alone.lost_P is None
     before = sender.lost_P.clone()
     sender.encode(torch.full((500,), math.nan), 0)  # is refused, and what was lost before is not
-    sender.settle(used=False)
+    sender.acknowledge(used=False)
     assert torch.equal(sender.lost_P, before)
     sender.forget()
     assert torch.equal(sender.encode(values, 1), alone.encode(values, 1))

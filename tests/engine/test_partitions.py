@@ -236,7 +236,7 @@ def test_a_shard_killed_at_any_instruction_of_a_round_leaves_each_partition_whol
         met.add(tuple(versions))
         assert again.published() == [after[n] if version == 2 else before[n] for n, version in enumerate(versions)]
         # The coordinator's part; then all go on.
-        again.server.settle()
+        again.server.mark_published()
         assert again.server.queue.give_back(0) == (0 if 2 in versions else 2)
         again.fetch(0)
         while any([again.compute(0), again.compute(1)]):

@@ -59,6 +59,15 @@ def test_shard_without_row_takes_second_half_of_longest_waiting_stretch():
     assert pool.states_M.tolist() == [1, 0, 6, 2, 2, 0, 5, 5, 0, 3]
 
 
+def test_a_resumed_row_continues_where_it_was():
+    """No shard works before the waiting stretch, so its first half is left to nobody."""
+    pool = _in_rows((USED,) * 4 + (0,) * 6, 0)
+    drawn = [pool.draw(0)]
+    while (number := pool.draw(0, drawn[-1])) is not None:
+        drawn.append(number)
+    assert drawn == [4, 5, 6, 7, 8, 9]
+
+
 def test_row_of_dead_shard_is_drawn_again():
     pool = _in_rows((0,) * 6, 0, 3)
     last = None
@@ -224,7 +233,7 @@ class _Host:
             pass
         self.deaths += 1
         self.holders = [None if holder == worker else holder for holder in self.holders]
-        self.server.settle()
+        self.server.mark_published()
         self.returned += self.server.queue.give_back(worker)
         self.shards[worker] = self.new(worker)
         self.loops[worker], self.wants[worker] = self.shards[worker].run(), None

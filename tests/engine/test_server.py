@@ -191,7 +191,7 @@ def test_shard_killed_at_any_instruction_of_sync_leaves_a_published_version(kind
         assert version in (1, 2) if outcome == USED else version == 1
         assert state == (after if version == 2 else before)
         # The coordinator's part.
-        bench.server.settle()
+        bench.server.mark_published()
         returned = bench.whole.queue.give_back(0)
         states = bench.whole.states.states_M.tolist()
         ended = [states[0], states[2]]
@@ -252,7 +252,7 @@ def test_next_sync_marks_minibatches_of_dead_shard_used(monkeypatch):
     bench.draw(0)
     bench.draw(1)
     with monkeypatch.context() as dies:
-        dies.setattr(Partition, "settle", lambda _: None)
+        dies.setattr(Partition, "mark_published", lambda _: None)
         bench.sync(0)
     assert bench.whole.states.states_M[0] == 1 and bench.server.version == 1
     assert bench.sync(1) == USED

@@ -242,6 +242,52 @@ def test_replacements_that_compute_nothing_end_run(monkeypatch):
         world.close()
 
 
+def test_shard_that_always_dies_in_its_push_ends_run(monkeypatch):
+    """It computes minibatches each time, but none arrives: its replacements must not be tried for ever."""
+
+    def start(self, worker):
+        self.tasks(worker)
+        self.groups[worker] = [(_Dead(), _Dead())]
+
+    monkeypatch.setattr(Workers, "start", start)
+    world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
+    memory = world.server.memory
+
+    def dies(used):
+        memory.shards_N[0, Status.MINIBATCHES] += 2
+        memory.states.states_M[used : used + 2] = 1
+        world._replace_dead()
+
+    try:
+        dies(used=0)
+        memory.states.publish([0], 0)  # the second published one minibatch before it died
+        dies(used=1)
+        assert world.workers.deaths == [1]
+        dies(used=1)
+        with pytest.raises(Speech3Error, match="shard 0 died 3 times without a minibatch used in between"):
+            dies(used=1)
+    finally:
+        world.close()
+
+
+def test_a_forked_child_holds_no_lock(tmp_path):
+    """A DataLoader that forks: its processes may outlive a shard that dies with the lock."""
+    (tmp_path / "lock").touch()
+    lock = FileLock(str(tmp_path / "lock"))
+    lock.acquire()
+    child = os.fork()
+    if not child:
+        try:
+            os.fstat(lock.descriptor)
+            os._exit(1)
+        except OSError:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not FileLock(str(tmp_path / "lock")).try_acquire(), "the parent still holds it"
+    lock.release()
+    assert FileLock(str(tmp_path / "lock")).try_acquire()
+
+
 def test_too_little_shared_memory_names_remedy(monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -86,6 +86,16 @@ def test_a_result_is_the_same_to_the_last_bit(name):
     assert not torch.equal(other.snapshot().tensors["parameters"], results[0][1])
 
 
+def test_a_sync_that_waits_counts_as_busy_once():
+    """Four equal workers that may not continue: each waits for its turn, however many go before it."""
+    batches = tiny.Batches(4)
+    world = Simulated(tiny.Build(batches)(), AsgdConfig(sync_every=1, max_distance=1), Times((1.0,) * 4, 1.0))
+    world.load({"parameters": world.shards[0].sgd.parameters.vector_K.clone()})
+    done = _train(world, 1, batches, 0.1)
+    # The first two compute everything before the others have fetched, each of which waits once for five seconds.
+    assert [(shard.busy, shard.wait_s) for shard in done.shards] == [(0, 0.0), (1, 1.0), (1, 5.0), (1, 5.0)]
+
+
 def test_schedule_equals_one_computed_by_hand():
     """Workers A (1 s) and B (2 s), a sync of 1/4 s, four minibatches, against plain numpy in float64.
 

@@ -10,8 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from speech3.config import AsgdConfig
+from speech3.engine import fit
 from speech3.engine.backends import processes as watchdog, processes as workers
 from speech3.engine.backends.processes import Activity, Unkillable, Watchdog
 from speech3.engine.backends.shared import Shared
@@ -33,6 +37,21 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "HELD_S", 1.5)
 
 
+class SlowToSend(Dataset):
+    """Takes longer to be pickled by a shard than a draw may."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((4,), float(index % 2)), index % 2
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if multiprocessing.parent_process() is not None:
+            time.sleep(3.0)
+        return SlowToSend, ()
+
+
 def make(folder: Path, **config: object) -> Shared:
     build = tiny.Build(BATCHES)
     world = Shared(tiny.Gated(build, tiny.Gate(folder)), build(), AsgdConfig(sync_every=1, **config), workers=2)
@@ -44,6 +63,27 @@ def whole(world: Shared, done: Progress) -> None:
     """Every minibatch is used, once."""
     assert (world.snapshot().states_M == USED).all()
     assert (done.used, done.stale, done.refused, done.frames) == (80, 0, 0, 80 * tiny.FRAMES)
+
+
+def test_the_first_wait_may_be_as_long_as_others_syncs_take() -> None:
+    """A shard whose first sync waits for those of the others knows no time of its own yet."""
+    found = Watchdog(np.zeros(3))
+    shards_N = np.zeros((3, len(Status)))
+    shards_N[:, Status.READY] = shards_N[:, Status.EPOCH] = 1
+    shards_N[:2, Status.SYNC_S] = 1.0  # the usual sync of the others: a limit of 20 times three seconds
+    shards_N[:, Status.SINCE] = time.monotonic()
+    shards_N[2, [Status.DOING, Status.SINCE]] = WAITS, time.monotonic() - 30.0
+    assert found.find(shards_N, work=True) is None
+    shards_N[2, Status.SINCE] -= 60.0
+    hang = found.find(shards_N, work=True)
+    assert hang and hang.worker == 2
+
+
+def test_starting_the_processes_of_a_loader_is_not_a_draw() -> None:
+    """A large dataset takes long to send to them; a draw has but a moment, since it holds a lock."""
+    data = DataLoader(SlowToSend(), batch_size=20, num_workers=1)
+    found = fit(nn.Linear(4, 2), data, nn.CrossEntropyLoss(), strategy="asgd", workers=1, epochs=1, quiet=True)
+    assert found.history[0].used == 20
 
 
 def test_stopped_shard_is_replaced(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ hangs would block all others, so a watchdog (`Deadline`) stops the run. On a GPU
 processes report, and are checked only then: a loss or gradient that is not finite is noticed some steps late, but
 before a process sends anything that was computed from it to the coordinator.
 
-Axes: N processes, M minibatches of an epoch, R steps since the last report.
+Axes: N processes, M minibatches of an epoch.
 """
 
 import math
@@ -98,18 +98,18 @@ class ModelWithLoss(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Worker:
-    """What a process computes with; `both` is its copy of the model with the loss, in DDP's wrapper."""
+    """What a process computes with; `wrapped` is its copy of the model with the loss, in DDP's wrapper."""
 
     member: Member
     parts: WorkerParts
     sgd: Sgd | AdamW
-    both: DistributedDataParallel
+    wrapped: DistributedDataParallel
     exchange: Exchange
 
     def epoch(
         self, epoch: int, states_M: np.ndarray, rate: Rate, arrays: Mapping[str, np.ndarray | Tensor]
     ) -> Iterator[tuple[str, Any]]:
-        """Compute the share of an epoch: in each group of `workers` waiting minibatches, the one at its rank.
+        """Compute this process's share of an epoch: the minibatch at its rank in each group of up to `workers`.
 
         Yields, in the first process, the reports to the coordinator: ``moved`` or ``ended``, with the progress, the
         state (None in most reports), and what became of the minibatches.
@@ -160,15 +160,15 @@ class Worker:
 
     def _passes(self, weight: float, inputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
         """Both passes of a minibatch whose loss has a weight; returns its loss and the number classified correctly."""
-        parts, both = self.parts, self.both
+        parts, wrapped = self.parts, self.wrapped
         for parameter in trained(parts.model):
             parameter.grad = None
         portions = inputs.microbatches if isinstance(inputs, Microbatches) else ((inputs, targets),)
         loss = correct = torch.zeros((), device=parts.device)
         for number, (microbatch, its_targets) in enumerate(portions, start=1):
             last, share = number == len(portions), len(its_targets) / max(1, len(targets))
-            with nullcontext() if last else both.no_sync():
-                part, right = both(microbatch, its_targets)
+            with nullcontext() if last else wrapped.no_sync():
+                part, right = wrapped(microbatch, its_targets)
                 if last:
                     self.member.began()  # in the last backward pass, DDP exchanges the gradients
                 (part * (weight * share)).backward()
@@ -222,7 +222,7 @@ def run_ddp_process(
     sgd = optimizer_of(parts, momentum=momentum)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no equivalent successor yet
-        both = DistributedDataParallel(
+        wrapped = DistributedDataParallel(
             ModelWithLoss(parts),
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
@@ -231,10 +231,10 @@ def run_ddp_process(
         )
     exchange = Exchange(trained(parts.model), codec)
     if codec.kind == "ternary":
-        both.register_comm_hook(exchange, mean_of_codes)
+        wrapped.register_comm_hook(exchange, mean_of_codes)
         codes = SharedCodes(sgd.parameters, codec)
         codes.alone(sgd.parameters.zeros_like().views, member.workers)  # so that numba loads its compiled code now
-    worker = Worker(member, parts, sgd, both, exchange)
+    worker = Worker(member, parts, sgd, wrapped, exchange)
     dist.barrier()
     while os.getppid() == coordinator:
         if pipe.poll(1.0):

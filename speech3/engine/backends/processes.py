@@ -126,17 +126,21 @@ class Watchdog(Clock):
         self.look(time.monotonic())
         done_N = shards_N[:, Status.MINIBATCHES] > self.before_N
         self.usual_N[done_N] = shards_N[done_N, Status.COMPUTE_S] / shards_N[done_N, Status.MINIBATCHES]
+        sync_s = float((shards_N[:, Status.SYNC_S] / np.maximum(1.0, shards_N[:, Status.MINIBATCHES])).max())
         late = [
             Hang(worker, seconds, int(row[Status.DOING]))
             for worker, row in enumerate(shards_N)
-            if (seconds := self.quiet_s(row[Status.SINCE])) > self._limit(worker, row, work)
+            # The activity is read before its time, as it is written after it: else a shard that begins another activity
+            # in between would be judged by the time of the one before.
+            if self._limit(worker, row, work, sync_s) < (seconds := self.quiet_s(row[Status.SINCE]))
         ]
         worst = max(late, key=lambda hang: hang.seconds, default=None)
         if worst:
             self.since = self.looked  # shards that waited for it get a new deadline
         return worst
 
-    def _limit(self, worker: int, row: np.ndarray, work: bool) -> float:
+    def _limit(self, worker: int, row: np.ndarray, work: bool, sync_s: float) -> float:
+        """Seconds after which a shard hangs; `sync_s`: the usual time of a sync, of the slowest shard."""
         usual_s, doing = float(self.usual_N[worker]), int(row[Status.DOING])
         if not row[Status.READY]:
             return math.inf  # it is still building its parts, which takes long for a large corpus
@@ -145,10 +149,9 @@ class Watchdog(Clock):
         usual_sync_s = float(row[Status.SYNC_S]) / max(1.0, float(row[Status.MINIBATCHES]))
         if doing in (Activity.DRAWS, Activity.SYNCS):
             return max(HELD_S, _TIMES * usual_sync_s)
-        if doing == Activity.WAITS:
-            return max(LEAST_S, _TIMES * usual_sync_s * len(self.usual_N))
-        if row[Status.EPOCH]:  # it has ended the epoch and waits for the other members of its replica
-            return max(LEAST_S, _TIMES * usual_sync_s * len(self.usual_N))
+        # It waits for the others; or it has ended the epoch, and waits for the other members of its replica.
+        if doing == Activity.WAITS or row[Status.EPOCH]:
+            return max(LEAST_S, _TIMES * sync_s * len(self.usual_N))
         return LEAST_S if work else math.inf
 
 
@@ -323,18 +326,15 @@ class Workers:
             )
         if self.deaths[number] >= DEATHS:
             raise MachineError(
-                f"{self.names[number]} died {DEATHS} times without a {self.unit} in between (exit status "
+                f"{self.names[number]} died {DEATHS} times without a {self.unit} used in between (exit status "
                 f"{death.status}; -9 often means that the kernel killed it for lack of memory): use "
                 f"fewer workers or a smaller model"
             )
         self.start(number)
 
     def end_others(self) -> None:
-        """Stop all processes but those that cannot be; afterwards nobody writes into memory that they share."""
-        stuck = set(self._kills)
-        end_processes(
-            [process for number, group in enumerate(self.groups) if number not in stuck for process, _ in group]
-        )
+        """Stop all processes that can be; afterwards nobody writes into memory that they share."""
+        end_processes(self.processes)
 
     def close(self) -> None:
         end_processes(self.processes)
@@ -405,6 +405,7 @@ class FileLock:
         self.meanwhile: Callable[[], None] | None = None  # called repeatedly while `acquire` waits
         self.descriptor = os.open(path, os.O_RDWR)  # a new descriptor: an inherited one would share its holder's lock
         self.close = weakref.finalize(self, os.close, self.descriptor)
+        os.register_at_fork(after_in_child=self.close)  # else a forked child would hold the lock after this one's death
 
     def try_acquire(self) -> bool:
         try:

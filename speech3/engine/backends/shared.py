@@ -168,26 +168,33 @@ def run_shard(
     Passes events to `note`: draws with the minibatch, syncs with the version that they found, and busy partitions.
     """
     row, loop, answer = server.memory.shards_N[worker], shard.run(), None
+
+    def begins(activity: Activity) -> None:
+        # The time first: the watchdog must never see a new activity with the time of an earlier one.
+        row[Status.SINCE], row[Status.DOING] = time.monotonic(), activity
+
     computed: list[tuple[int, Step]] = []  # whose results are not yet in the minibatch states
     note(("epoch", rate.epoch, 0))
     while True:
-        begun = time.perf_counter()  # a request to sync comes only when a GPU has computed what is to be pushed
+        begun = time.perf_counter()  # before `send`, in which `Shard.check` waits for a GPU before a sync
         try:
             request = loop.send(answer)
         except StopIteration:
-            row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.IDLE
+            begins(Activity.IDLE)
             return
         match request:
             case Draw(after):
-                row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.DRAWS
+                begins(Activity.DRAWS)
                 continues = os.getppid() == coordinator and server.memory.order[0] != LEAVE
                 answer = _draw(worker, after, server, shard.parts.group) if continues else None
                 row[Status.DRAW_S] += time.perf_counter() - begun
                 if answer is not None:
+                    # Reading ahead may start processes first: its deadline is that of a minibatch, not of a draw.
+                    begins(Activity.COMPUTES)
                     expect(shard.parts.source, rate.epoch, [answer])
                 note(("draw", answer, 0))
             case Compute(number):
-                row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.COMPUTES
+                begins(Activity.COMPUTES)
                 computed.append((number, shard.compute(rate.epoch, number, rate)))
                 row[Status.MINIBATCHES] += 1
                 row[Status.COMPUTE_S] += time.perf_counter() - begun
@@ -209,12 +216,12 @@ def run_shard(
                     if not wait:
                         note(("busy", None, number))
                         continue
-                    row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.WAITS
+                    begins(Activity.WAITS)
                     answer = lock.acquire()
                     row[Status.WAIT_S] += time.perf_counter() - begun
                 # 3. The sync itself; decode what was fetched after the lock is released.
                 begun = time.perf_counter()
-                row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.SYNCS
+                begins(Activity.SYNCS)
                 _enter(partition)
                 met = partition.version
                 partition.sync(push)
@@ -224,8 +231,7 @@ def run_shard(
                 push.unpack()
                 row[[Status.UP, Status.DOWN]] += push.wire.counted()
                 row[Status.SYNC_S] += time.perf_counter() - begun
-                # The next request follows at once.
-                row[Status.SINCE], row[Status.DOING] = time.monotonic(), Activity.COMPUTES
+                begins(Activity.COMPUTES)  # the next request follows at once
 
 
 class Shared:
@@ -272,6 +278,7 @@ class Shared:
         self.stack, self.started = ExitStack(), count()
         self.workers = Workers([f"shard {worker}" for worker in range(workers)], "minibatch", self._tasks)
         self.watchdog = Watchdog(np.zeros(workers))
+        self.ended_N = [0] * workers  # minibatches that had ended when each worker's process was started
         self.returned = self.restarts = 0
         self.alone = False  # whether only this process still works: a shard cannot be killed, and the others were
         try:
@@ -319,7 +326,7 @@ class Shared:
         self.began = self.watchdog.since = time.monotonic()
         order = self.server.memory.order
         order[:] = 0, rate.base, rate.warmup, rate.decay, rate.last
-        order[0] = epoch
+        order[0] = epoch  # last: shards look at it first
         try:
             while not all(server.queue.finished for server in self.servers):
                 self._replace_dead()
@@ -336,7 +343,7 @@ class Shared:
 
         The state is of one moment, in which a minibatch need not be in all slices yet.
         """
-        with self._settled():
+        with self._locked():
             states_M, progress = self._states().states_M.copy(), self._progress()
             found = [server.tensors() for server in self.servers]
         if self.slices is None:
@@ -377,18 +384,18 @@ class Shared:
                 waiting.remove(sentinel)
 
     @contextmanager
-    def _settled(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Hold all partitions' locks, with published minibatches marked; no deadlock, as a shard never holds two."""
         if self.alone:  # a shard that cannot be killed may hold a lock, but it publishes nothing more
             for server in self.servers:
-                server.settle()
+                server.mark_published()
             yield
             return
         with ExitStack() as stack:
             for server, locks in zip(self.servers, self.locks, strict=True):
                 for lock in locks:
                     stack.enter_context(lock)
-                server.settle()
+                server.mark_published()
             yield
 
     def _shards(self, field: int) -> np.ndarray:
@@ -416,6 +423,7 @@ class Shared:
         for server in self.servers:
             server.memory.shards_N[worker, [Status.READY, Status.EPOCH, Status.DOING]] = 0
         self.watchdog.started(worker, float(self.server.memory.shards_N[worker, Status.MINIBATCHES]))
+        self.ended_N[worker] = self._states().ended
         size, tasks, number = len(self.servers), [], next(self.started)
         for rank, (address, on_gpu) in enumerate(zip(self.addresses, self.on_gpu, strict=True)):
             build, device = self.build, device_for(self.device, worker)
@@ -451,8 +459,10 @@ class Shared:
         for worker in self.workers.dead():
             with self._ending_others():
                 death = self.workers.end(worker)
-            with self._settled():
+            with self._locked():
                 self.returned += give_back([server.queue for server in self.servers], worker)
-            progressed = self.server.memory.shards_N[worker, Status.MINIBATCHES] > self.watchdog.before_N[worker]
-            self.workers.replace(worker, death, progressed=bool(progressed))
+            # It computed something, and pushes arrive: a shard that always dies in its push would restart for ever.
+            computed = self.server.memory.shards_N[worker, Status.MINIBATCHES] > self.watchdog.before_N[worker]
+            arrived = self._states().ended != self.ended_N[worker]  # fewer in a new epoch
+            self.workers.replace(worker, death, progressed=bool(computed and arrived))
             self.restarts += 1

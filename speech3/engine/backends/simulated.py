@@ -4,6 +4,8 @@ It shows on a laptop what five GPUs would do. The shards are those of backend sh
 a minibatch takes `compute_s`; a sync occupies the server for `sync_s` plus the time that its bytes take on the link; a
 shard that finds the server busy continues to compute, or waits. Nothing depends on the speed of this machine, so with
 the same seed and the same times a result is the same to the last bit. Held-out evaluation takes no virtual time.
+
+Axes: M minibatches of an epoch, N shards, S partitions of the server.
 """
 
 import copy
@@ -155,7 +157,7 @@ class _Epoch:
                     return self._later(worker, time + seconds, None)
                 # The server is busy: wait for it if the shard must, else it computes another minibatch.
                 case Sync(partition, wait) if (free_at := self.free_at[partition]) > time:
-                    report[Status.BUSY] += 1
+                    report[Status.BUSY] += request is not answer  # once, however often it finds the server taken again
                     if wait:
                         report[Status.WAIT_S] += free_at - time
                         return self._later(worker, free_at, request)
@@ -168,6 +170,8 @@ class _Epoch:
                     push.unpack()
                     sent = push.wire.counted()
                     report[[Status.UP, Status.DOWN]] += sent
+                    # It takes effect now and holds the partition until `free_at`: as nobody else gets it before, that
+                    # equals taking effect at the end.
                     held_s = times.sync_s / len(shard.pushes) + sum(sent) / times.bandwidth
                     self.free_at[partition] = time + held_s
                     report[Status.SYNC_S] += held_s + 2 * times.latency_s

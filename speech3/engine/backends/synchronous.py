@@ -1,10 +1,10 @@
 """Backend sgd (one worker), and synchronous SGD on a virtual clock: the baselines of asynchronous training.
 
-In a step of synchronous SGD, N workers average their gradients: plain SGD with N times
-larger minibatches, except that gradient clipping applies to each minibatch's own gradient. A step takes as long as its
-slowest worker plus the exchange of gradients, whose time follows TernGrad's performance model (Wen et al. 2017,
-"TernGrad: Ternary gradients to reduce communication in distributed deep learning"). Ternary gradients are encoded with
-a scale that all workers share, and averaged (`codecs.mean`).
+In a step of synchronous SGD, N workers average their gradients: plain SGD with N times larger minibatches, except that
+gradient clipping applies to each minibatch's own gradient. A step takes as long as its slowest worker plus the exchange
+of gradients, whose time follows TernGrad's performance model (Wen et al. 2017, "TernGrad: Ternary gradients to reduce
+communication in distributed deep learning"). Ternary gradients are encoded with a scale that all workers share, and
+averaged (`codecs.mean`).
 """
 
 import math

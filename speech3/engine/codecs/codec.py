@@ -304,14 +304,14 @@ class Sender:
     def forget(self) -> None:
         self.lost_P = self.losing_P = None
 
-    def settle(self, *, used: bool) -> None:
+    def acknowledge(self, *, used: bool) -> None:
         """The vector sent last was used, or it was refused, in which case its error is dropped."""
         if used and self.losing_P is not None:
             self.lost_P = self.losing_P
         self.losing_P = None
 
     def encode(self, values_P: Tensor, key: int) -> Tensor:
-        """The bytes to send; they replace a vector that was sent before and is not settled."""
+        """The bytes to send; they replace a vector that was sent before and is not acknowledged."""
         if self.codec.unbiased:
             return self.codec.encode(values_P, key)
         whole_P = values_P.clone() if self.lost_P is None else values_P + self.lost_P

@@ -25,7 +25,7 @@ from speech3.config import TrainingConfig, load_preset, parse
 from speech3.engine.fitting.dataset import Data
 from speech3.engine.flat import trained
 from speech3.engine.gradient import device_of
-from speech3.engine.trainer import asynchronous, check_epoch, check_workers, simulated_strategy
+from speech3.engine.trainer import check_epoch, check_workers, simulated_strategy
 from speech3.errors import SettingError, Speech3Error, listed
 
 # The keys that a strategy takes from its preset; the others were chosen for speech.
@@ -223,7 +223,7 @@ def _filled(cell: CellType) -> bool:
 
 
 def warm_start_of(training: TrainingConfig) -> float:
-    return training.asgd.warm_start if asynchronous(training) else 0.0
+    return training.asgd.warm_start if training.asynchronous else 0.0
 
 
 def copied(model: nn.Module) -> nn.Module:

@@ -59,7 +59,7 @@ from speech3.engine.interface import (
     minibatch_seed,
 )
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
-from speech3.engine.trainer import Trainer, asynchronous, open_backends, rate_of, times_of
+from speech3.engine.trainer import Trainer, open_backends, rate_of, times_of
 from speech3.errors import DataError, MachineError, SettingError, Speech3Error, listed
 from speech3.runtime import Interrupt, deferred_interrupt, keep_freed_memory, progress, say, worker_context
 
@@ -476,7 +476,7 @@ def _own_optimizer(build: "Build", make: MakeOptimizer, schedule: str | MakeSche
             "optimizer: sandblaster is L-BFGS, whose workers take no steps of their own; leave it out, or use another "
             "strategy"
         )
-    if training.pushes_gradients and asynchronous(training):
+    if training.pushes_gradients:
         raise SettingError(
             "optimizer: the workers of this strategy push sums of gradients and take no steps with them; use "
             "optimizer='sgd', or a strategy with local updates, such as asgd"
