@@ -1,12 +1,15 @@
 """`speech3 lm`: n-gram and neural language models."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from speech3.cli import _verb
 from speech3.errors import MismatchError, SettingError
+
+if TYPE_CHECKING:
+    from speech3.language import Perplexity
 
 _ORDER = 3  # default order of n-grams
 verbs = typer.Typer(no_args_is_help=True, help="Train, prune, interpolate and measure language models.")
@@ -192,8 +195,14 @@ def interpolate(
     mixture = mixing.interpolate(models, values, str(out))
     write_arpa(mixture, out)
     for model, value in zip([*models, mixture], [*values, 1.0], strict=True):
-        found = f", perplexity {measure_text(model, [tune]).known:.1f}" if tune and tune.is_file() else ""
+        found = _perplexity(measure_text(model, [tune])) if tune and tune.is_file() else ""
         print(f"{model.source}: weight {value:.4f}{found}" if model is not mixture else f"{out}: the mixture{found}")
+
+
+def _perplexity(found: "Perplexity") -> str:
+    # Models that know different words are not compared by their perplexities alone, so unknown words stand beside.
+    unknown = f" without {found.unknown:,} unknown of {found.words:,} words" if found.unknown else ""
+    return f", perplexity {found.known:.1f}{unknown}"
 
 
 def _check_file(out: Path, inputs: list[Path | None], option: str = "") -> None:
@@ -222,7 +231,7 @@ def _interpolate_neural(lms: list[Path], out: Path, tune: Path | None, weights: 
     mixture.save(out)
     for path, weight in ((networks[0], mixture.share), (arpas[0], 1 - mixture.share)):
         print(f"{path}: weight {weight:.4f}")
-    found = f", perplexity {measure_sentences(mixture, read_known(mixture, [tune])).known:.1f}" if tune else ""
+    found = _perplexity(measure_sentences(mixture, read_known(mixture, [tune]))) if tune else ""
     print(f"{out}: the mixture{found}")
 
 

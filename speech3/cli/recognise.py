@@ -352,11 +352,11 @@ def graph(
 
     A line of the `--add` file is `WORD` (as probable as the model's median word), `WORD 5` (five times as probable as
     that) or `WORD like OTHER` (as probable as OTHER after the same words); phones may follow. Words of `--add`,
-    `--grammar` and `--sentences` without a pronunciation get one from espeak-ng if `--lang` is given or the model was
-    trained with a language, otherwise from their letters, by the rules of the model's lexicon. Words of `--lm` and
-    `--text` without a pronunciation get one only if `--lang` is given; otherwise they are left out and listed in
-    `OUT/dropped.txt`. `OUT/lexicon.txt` holds the new pronunciations: to correct them, edit the file and pass it to
-    `--lexicon`.
+    `--grammar` and `--sentences` without a pronunciation get one by rules learnt from the model's lexicon or, if
+    `--lang` is given or the model was trained with a language, from espeak-ng, whichever is better on held-out words.
+    Words of `--lm` and `--text` without a pronunciation get one only if `--lang` is given; otherwise they are left out
+    and listed in `OUT/dropped.txt`. `OUT/lexicon.txt` holds the new pronunciations: to correct them, edit the file and
+    pass it to `--lexicon`.
 
     The model's tuned acoustic scale and word penalty stay in use.
     """

@@ -119,6 +119,7 @@ if TYPE_CHECKING:
         scripts_of as scripts_of,
     )
     from speech3.language.train_lm import (
+        Perplexity as Perplexity,
         describe_perplexity as describe_perplexity,
         measure_text as measure_text,
         perplexity as perplexity,

@@ -90,7 +90,8 @@ def test_a_neural_model_is_trained_mixed_and_inspected(here: Path, capsys: pytes
     said = run("interpolate", "lm.arpa", "lstm", "--tune", "held.txt", "--out", "mixed")
     first, second = (float(re.search(r"weight ([\d.]+)$", line)[1]) for line in said.splitlines()[:2])  # type: ignore[index]
     mixture = json.loads(run("perplexity", "mixed", "held.txt", "--json"))
-    assert said.splitlines()[2] == f"mixed: the mixture, perplexity {mixture['ppl']:.1f}"
+    unknown = f"without {mixture['oov']} unknown of 9 words"
+    assert said.splitlines()[2] == f"mixed: the mixture, perplexity {mixture['ppl']:.1f} {unknown}"
     best = min(found["ppl"], json.loads(run("perplexity", "lm.arpa", "held.txt", "--json"))["ppl"])
     assert first + second == pytest.approx(1, abs=1e-3) and mixture["ppl"] <= best + 1e-6
     given = ("interpolate", "lm.arpa", "lstm", "--weights", "0.25,0.75", "--out", "mixed")
