@@ -371,7 +371,7 @@ def extract(
     from speech3.features import extract
     from speech3.io import check_output
 
-    check_output(out, [Path(features), Path(augment or "")], [FEATURES_FILE])
+    check_output(out, [Path(name) for name in (features, augment) if name and Path(name).is_file()], [FEATURES_FILE])
     config, data = load_preset(FeatureConfig, "features", features), read_datadir(directory)
     augmenter = make_augmenter(load_preset(AugmentConfig, "augment", augment), data, seed) if augment else None
     report = extract(data, out, config, jobs, compress=compress, augmenter=augmenter)

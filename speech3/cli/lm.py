@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from speech3.cli import _verb
-from speech3.errors import MismatchError, SettingError
+from speech3.errors import MismatchError, OccupiedError, SettingError
 
 if TYPE_CHECKING:
     from speech3.language import Perplexity
@@ -83,11 +83,13 @@ def train(
 
 def _train_neural(texts: list[Path], out: Path, preset: str, vocabulary: Path | None, dev: Path | None) -> None:
     from speech3.config import NeuralLmConfig, changed, load_preset, refuse_unused
-    from speech3.io import check_output
-    from speech3.language import WRITTEN
+    from speech3.io import RUN_FILE, check_output
+    from speech3.language import NGRAMS, WRITTEN
     from speech3.train import train_neural
 
     check_output(out, [*texts, vocabulary, dev], WRITTEN, not_in=["a model"], option="--out ")
+    if (out / NGRAMS).exists() and not (out / RUN_FILE).exists():
+        raise OccupiedError(f"--out {out}: holds a mixture of language models; choose another directory")
     overrides = _overrides(texts)
     config = changed(load_preset(NeuralLmConfig, "lm", preset), "lm", overrides, preset)
     refuse_unused(overrides, {} if config.kind == "transformer" else {"lm.heads": "lm.kind=transformer"})

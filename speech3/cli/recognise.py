@@ -187,7 +187,7 @@ def decode(
     others: _Others = None,
     transforms: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Transforms of the speakers (trans.scp or Kaldi's trans.1, ...)."),
+        typer.Option(metavar="DIR", help="Transforms of the speakers (trans.scp or Kaldi's trans.1, ...); not OUT."),
     ] = None,
     hot: _Hot = None,
     min_confidence: _Doubt = 0.0,
@@ -629,7 +629,7 @@ def forward(
     from speech3.io import check_output
     from speech3.runtime import available_jobs
 
-    check_output(out, [], ("loglikes.ark", "loglikes.scp", "bad.txt"), marks=["loglikes.ark"])
+    check_output(out, [], ("loglikes.ark", "loglikes.scp", "bad.txt"), marks=["loglikes.ark", "ali.ark"])
 
     recognizer = load_recognizer(model)
     feats, skipped = features_for(recognizer, read_datadir(directory), jobs or available_jobs(), out)

@@ -123,7 +123,7 @@ def pack(
     from speech3.io import check_output
     from speech3.runtime import available_jobs
 
-    check_output(out, [Path(features)], [FEATURES_FILE])
+    check_output(out, [Path(features)] if Path(features).is_file() else [], [FEATURES_FILE])
     config = load_preset(FeatureConfig, "features", features)
     packed = pack_aligned(
         read_datadir(directory), ali, hmm or ali, out, config, heldout=heldout, seed=seed, jobs=jobs or available_jobs()

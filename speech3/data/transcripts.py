@@ -459,14 +459,19 @@ def begin_with_ids(lines: Sequence[str], path: Path) -> bool:
 
 
 def end_with_ids(lines: Sequence[str], path: Path) -> bool:
-    """Whether nearly all lines of a file end with an utterance id in parentheses, as in .trn. If so, that is said."""
+    """Whether the lines of a file end with an utterance id in parentheses, as in .trn. If so, that is said.
+
+    Either the file's name says so, or nearly all that is in parentheses looks like an id, with digits beside letters:
+    `call mom (home)` and `heat (1995)` are sentences.
+    """
     body = [line for line in lines if line.strip() and not line.lstrip().startswith(";;")]
-    fitting = [line for line in body if TRN_LINE.fullmatch(line)]
-    found = len(fitting) >= max(1, _MOST * len(body)) and have_trn_ids(fitting)
-    if found:
-        name = next(match[2] for line in fitting if (match := TRN_LINE.fullmatch(line)))
-        _say_trn_ids(path, name)
-    return found
+    ids = [match[2] for line in body if (match := TRN_LINE.fullmatch(line))]
+    named = path.suffix.lower() == ".trn" and len(ids) > 0
+    like = [name for name in ids if re.search(r"\d", name) and re.search(r"[^\W\d]|[_-]", name)]
+    if named or (len(ids) == len(body) > 1 and len(like) >= _MOST * len(ids) and len(set(ids)) >= _MOST * len(ids)):
+        _say_trn_ids(path, ids[0])
+        return True
+    return False
 
 
 def have_trn_ids(lines: Sequence[str]) -> bool:

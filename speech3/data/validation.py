@@ -504,7 +504,10 @@ def fix_datadir(path: Path | str, out: Path | str, *, jobs: int = 0) -> Repairs:
     if not kept.utterances:
         listing = "\n".join(f"  {fault}" for fault in report.faults)
         raise DataError(f"{path}: no usable utterance is left, nothing was written\n{listing}")
-    write_datadir(_with_mended(kept, report, out), out)
+    # With utt2spk, which marks what is ours, before recordings are mended: a run that is killed can be repeated.
+    write_datadir(kept, out)
+    if any(fault.mend for fault in report.faults):
+        write_datadir(_with_mended(kept, report, out), out)
     return Repairs(kept, tuple(sorted(drop)), tuple(map(_change, report.faults)), report.warnings)
 
 

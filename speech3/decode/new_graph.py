@@ -16,7 +16,7 @@ from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, r
 from speech3.decode.graph import build_graph, decode_directory
 from speech3.errors import DataError, MissingError, OccupiedError, SettingError, Speech3Error, listed
 from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
-from speech3.io import GRAPH_DIR, GRAPH_FILE, HMM_FILE, LM_FILE, TUNING_GRAPH_DIR, check_output
+from speech3.io import GRAPH_DIR, GRAPH_FILE, GRAPH_FILES, HMM_FILE, LM_FILE, TUNING_GRAPH_DIR, check_output
 from speech3.language import (
     ENOUGH_PAIRS,
     G2P,
@@ -40,6 +40,8 @@ from speech3.language import (
 from speech3.runtime import read_json, say, write_text
 
 _DROPPED = "dropped.txt"
+# Not lexicon.txt, which is made to be edited and passed as --lexicon.
+_WRITTEN = (*(name for name in GRAPH_FILES if name != "lexicon.txt"), _DROPPED)
 _ORDER = 3  # default order of a model estimated from --text
 
 
@@ -136,8 +138,7 @@ def _check_out(out: Path, model: Path, sources: GraphSources) -> None:
             f"{out}: this is {'the' if place in own else 'a'} model's own graph, which other models may share; choose"
             " another directory, and decode with --graph"
         )
-    # OUT/lexicon.txt is made to be edited and passed as --lexicon, so it may be an input.
-    check_output(out, [sources.lm, sources.text, sources.grammar, sources.sentences, sources.add], ["*"])
+    check_output(out, [sources.lm, sources.text, sources.grammar, sources.sentences, sources.add], _WRITTEN)
     if out.is_dir() and any(out.iterdir()) and not (out / GRAPH_FILE).exists():
         raise OccupiedError(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
 

@@ -210,7 +210,9 @@ class TrainedModel:
     def tuning_graph(self) -> DecodingGraph:
         """The graph for tuning: one whose language model has not seen the dev set's sentences, if it exists."""
         own = (self.graphs or self.directory) / TUNING_GRAPH_DIR
-        return self.read_graph(own) if (own / GRAPH_FILE).exists() else self.graph
+        if not (own / GRAPH_FILE).exists() or (self.chosen_graph and self.chosen_graph.path == own):
+            return self.graph
+        return self.read_graph(own)
 
     def read_graph(self, path: Path) -> DecodingGraph:
         """Read a decoding graph from any path, with the model's cost of fillers; refuse another number of pdfs."""

@@ -5,6 +5,7 @@
 Axes: S samples.
 """
 
+import hashlib
 import json
 import shutil
 import sys
@@ -40,11 +41,11 @@ from speech3.decode.word_lattice import WordLattice
 from speech3.errors import DataError, OccupiedError, SettingError
 from speech3.hmm import Segment, file_name, write_textgrid
 from speech3.io import check_output
-from speech3.runtime import deferred_interrupt, read_json, say, write_json
+from speech3.runtime import deferred_interrupt, read_utf8, say
 
 _BLOCK = 1 << 20
 STANDARD_INPUT = "standard_input"  # the name of its files
-_WRITTEN = ".speech3_transcribe.json"  # the TextGrids in a directory that we have written, which may be replaced
+_WRITTEN = ".speech3_transcribe.jsonl"  # names and digests of the TextGrids that we have written
 _DECODED = "hyp.txt", "hyp.ctm", "failed.txt"
 _USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
 _REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
@@ -87,7 +88,7 @@ def check_names(files: Sequence[Path]) -> None:
 def claim_results(files: Sequence[Path], textgrids: Path | None, lattices: Path | None) -> None:
     """Refuse directories where results would replace other files, such as TextGrids that a person has made.
 
-    The TextGrids' names are kept in the directory, so that later runs may replace them.
+    What was written is listed in the directory with digests: later runs may replace it unless somebody has changed it.
     """
     if lattices:
         check_lattices(lattices, files)
@@ -95,13 +96,18 @@ def claim_results(files: Sequence[Path], textgrids: Path | None, lattices: Path 
         return
     names = [f"{_key(path)}.TextGrid" for path in files]
     check_output(textgrids, files, names, option="--textgrid ")
-    ours: list[str] = read_json(textgrids / _WRITTEN) if (textgrids / _WRITTEN).exists() else []
-    if others := [name for name in names if name not in ours and (textgrids / name).exists()]:
+    listed = textgrids / _WRITTEN
+    ours = dict(map(json.loads, read_utf8(listed).splitlines())) if listed.exists() else {}
+    there = [textgrids / name for name in names if (textgrids / name).exists()]
+    if others := [path for path in there if ours.get(path.name) != _digest(path)]:
         raise OccupiedError(
-            f"{textgrids / others[0]}: exists and was not written by speech3 transcribe; nothing is replaced: choose"
-            " another directory"
+            f"{others[0]}: is not known to be from speech3 transcribe, or was changed since; nothing is replaced: move"
+            " it away, or choose another directory"
         )
-    write_json(textgrids / _WRITTEN, sorted({*ours, *names}))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 def check_decoding(out: Path, inputs: Sequence[Path | None], *, lattices: bool) -> None:
@@ -133,7 +139,11 @@ def write_results(
                 silent = recognizer.hmm.lexicon.silence_phones
                 tiers = {"words": result.words, "phones": [s for s in result.phones if s.label not in silent]}
                 within = {name: [_until(s, result.duration_s) for s in tier] for name, tier in tiers.items()}
-                write_textgrid(textgrids / f"{_key(result.name)}.TextGrid", within, result.duration_s)
+                path = textgrids / f"{_key(result.name)}.TextGrid"
+                with deferred_interrupt():
+                    write_textgrid(path, within, result.duration_s)
+                    with (textgrids / _WRITTEN).open("a", encoding="utf-8") as stream:
+                        stream.write(json.dumps([path.name, _digest(path)]) + "\n")
             for name, lattice in result.lattices.items():
                 yield _key(result.name) + name.removeprefix(result.name), lattice
 

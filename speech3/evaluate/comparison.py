@@ -80,7 +80,7 @@ def read_run(path: Path, name: str) -> Run:
     training = identity.get("training", {})
     world, simulated = last.get("world", training.get("world", "sgd")), training.get("simulation", {})
     # The steps of a server may differ from those of SGD, even with one shard.
-    plain = world == "sgd" or (world == "simulated" and simulated.get("strategy", "synchronous") == "synchronous")
+    plain = world == "sgd" or (world == "simulated" and simulated.get("strategy") == "synchronous")
     finished = (path / MODEL_FILE).exists()
     notes = [] if finished else [f"{name}: not finished; shown as of epoch {len(epochs)}"]
     if identity.get("init"):

@@ -1,7 +1,7 @@
 """The names of the files in a model directory, and in its graphs.
 
 A model directory is what `speech3 train`, a recipe or `speech3 align` makes and what decoding reads; the directory of a
-run, which may be resumed, becomes one when it ends. None of these names stands anywhere else.
+run, which may be resumed, becomes one when it ends.
 """
 
 MODEL_FILE = "model.safetensors"  # the parameters of a network or of GMMs, and a description; written last
@@ -20,7 +20,7 @@ GRAPH_DIR = "graph"  # the decoding graph
 TUNING_GRAPH_DIR = "graph_tuning"  # a graph whose language model has not seen the dev set's sentences
 HCLG_FILE = "HCLG.fst"
 LM_FILE = "lm.arpa.gz"  # of a graph whose language model is an n-gram model
-GRAMMAR_FILE = "G.fst"  # of other graphs
+GRAMMAR_FILE = "G.fst"  # the language model as a transducer; imported graphs have none
 GRAPH_FILE = "graph.json"  # what the graph was made from; written last
-# All that a graph may have: others than the first, second and last depend on its language model.
+# All that a graph may have; the first, the second and the last are always there.
 GRAPH_FILES = (HCLG_FILE, "words.txt", GRAMMAR_FILE, LM_FILE, "letters.arpa.gz", "lexicon.txt", GRAPH_FILE)

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     )
     from speech3.language.mixtures import check_sums as check_sums, prune as prune, read_checked as read_checked
     from speech3.language.neural import (
+        NGRAMS as NGRAMS,
         WRITTEN as WRITTEN,
         NeuralLm as NeuralLm,
         is_neural as is_neural,

@@ -30,6 +30,7 @@ from speech3.io import (
     GRAPH_DIR,
     GRAPH_FILE,
     GRAPH_FILES,
+    HCLG_FILE,
     METRICS_FILE,
     MODEL_FILE,
     RUN_FILE,
@@ -107,7 +108,7 @@ def _copy_graph(graph: Path, out: Path) -> None:
     if (graph / GRAPH_FILE).exists():
         out.mkdir()
         for name in GRAPH_FILES:
-            if (graph / name).exists():
+            if name in (HCLG_FILE, "words.txt", GRAPH_FILE) or (graph / name).exists():
                 _share(graph / name, out / name)
 
 

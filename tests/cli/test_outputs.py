@@ -5,6 +5,7 @@ What an earlier run of the same command wrote may be replaced.
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import soundfile
 from small_frames import config_with_frames
 
+from speech3.data import validation
 from speech3.errors import OccupiedError
 
 LEXICON = "A a\nAB a b\nBB b b\n"
@@ -175,7 +177,7 @@ ROWS: tuple[Row, ...] = (
     ("inspect sounds/ab.wav --out notes.txt", "--out notes.txt: exists and is not a PNG picture", {}),
     (
         "transcribe model sounds/ab.wav --textgrid sounds",
-        "sounds/ab.TextGrid: exists and was not written by speech3 transcribe",
+        "sounds/ab.TextGrid: is not known to be from speech3 transcribe",
         {"sounds/ab.TextGrid": "by hand"},
     ),
     ("transcribe model sounds/ab.wav --lattice exp", "exp/words.txt: exists, and is not", {"exp/words.txt": "x 1\n"}),
@@ -269,3 +271,37 @@ def test_decoding_beside_speakers_that_are_not_ours(here: Path, program: Callabl
     Path("exp/spk2utt").write_text("a ab\n")
     with_error(program("decode", "model", "data", "exp", "--jobs", 1))
     assert Path("exp/spk2utt").read_text() == "a ab\n" and Path("exp/hyp.txt").exists()
+
+
+def test_a_textgrid_that_was_corrected_by_hand_stays(here: Path, program: Callable[..., Any]) -> None:
+    with_error(program("transcribe", "model", "sounds/ab.wav", "--textgrid", "exp"))
+    Path("exp/ab.TextGrid").write_text("corrected")
+    with pytest.raises(OccupiedError, match=r"exp/ab\.TextGrid: is not known to be from .*, or was changed since"):
+        with_error(program("transcribe", "model", "sounds/ab.wav", "--textgrid", "exp"))
+    assert Path("exp/ab.TextGrid").read_text() == "corrected"
+
+
+def test_names_of_presets_are_no_inputs(here: Path, program: Callable[..., Any]) -> None:
+    for _ in range(2):
+        with_error(program("extract", "data", "fbank40", "--features", "fbank40", "--jobs", 1))
+    assert Path("fbank40/feats.scp").exists()
+
+
+def test_a_copy_that_was_being_mended_when_it_was_killed_may_be_made_again(
+    here: Path, program: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any) -> None:
+        Path("exp/mended").mkdir()
+        Path("exp/mended/a.wav").touch()
+        raise KeyboardInterrupt
+
+    fault = validation.Fault("", "", "", "", "", mend="ab")
+    monkeypatch.setattr(validation, "_kept", lambda report, drop: report.data)
+    monkeypatch.setattr(validation, "_with_mended", killed)
+    with monkeypatch.context() as broken:
+        whole = validation.validate
+        broken.setattr(validation, "validate", lambda *given, **keys: replace(whole(*given, **keys), faults=(fault,)))
+        with pytest.raises(KeyboardInterrupt):
+            validation.fix_datadir("data", "exp")
+    validation.fix_datadir("data", "exp")
+    assert Path("exp/text").exists()

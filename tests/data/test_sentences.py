@@ -99,3 +99,15 @@ def test_other_formats_are_not_taken_for_sentences(tmp_path: Path, text: str, wh
     with pytest.raises(Speech3Error, match=f"corpus: is .*{what}"):
         read(tmp_path / "corpus", text)
     assert read(tmp_path / "corpus", "path, sentence\nid text\n")  # words that are also headings
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "call mom (home)\ncall mom (work)\ncall dad (mobile)\n",
+        "windows (95)\n",
+        "".join(f"play heat ({1990 + n})\n" for n in range(10)) + "stop\n",
+    ],
+)
+def test_what_stands_in_parentheses_may_be_a_word(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path / "lines.txt", text) == [line.split() for line in text.splitlines()]

@@ -15,7 +15,7 @@ from speech3.hmm.alignment import longform
 from speech3.hmm.alignment.longform import (
     LONGEST_PART_S,
     PART_S,
-    Found,
+    AlignedWord,
     LongPart,
     PartFeats,
     check_rate,
@@ -146,12 +146,19 @@ def test_other_transcripts_are_refused(hmm: Hmm) -> None:
 
 
 def test_the_heaviest_chain_in_order() -> None:
-    found = [Found(0, 0, 5), Found(7, 5, 9), Found(1, 10, 14), Found(2, 14, 20), Found(1, 20, 22), Found(3, 22, 30)]
+    found = [
+        AlignedWord(0, 0, 5),
+        AlignedWord(7, 5, 9),
+        AlignedWord(1, 10, 14),
+        AlignedWord(2, 14, 20),
+        AlignedWord(1, 20, 22),
+        AlignedWord(3, 22, 30),
+    ]
     assert [f.word for f in in_order(found, 8)] == [0, 1, 2, 3]
     assert in_order([], 8) == []
     rng = np.random.default_rng(1)
     for _ in range(20):
-        some = [Found(int(w), 10 * n, 10 * n + int(d)) for n, (w, d) in enumerate(rng.integers(1, 9, (8, 2)))]
+        some = [AlignedWord(int(w), 10 * n, 10 * n + int(d)) for n, (w, d) in enumerate(rng.integers(1, 9, (8, 2)))]
         best = 0
         for mask in range(1 << len(some)):
             chain = [f for n, f in enumerate(some) if mask >> n & 1]

@@ -188,9 +188,10 @@ def run_shard(
                 continues = os.getppid() == coordinator and server.memory.order[0] != LEAVE
                 answer = _draw(worker, after, server, shard.parts.group) if continues else None
                 row[Status.DRAW_S] += time.perf_counter() - begun
+                # No more a draw, which has but a moment: reading ahead may start processes first, and at the end of the
+                # epoch a GPU may still compute.
+                begins(Activity.COMPUTES)
                 if answer is not None:
-                    # Reading ahead may start processes first: its deadline is that of a minibatch, not of a draw.
-                    begins(Activity.COMPUTES)
                     expect(shard.parts.source, rate.epoch, [answer])
                 note(("draw", answer, 0))
             case Compute(number):

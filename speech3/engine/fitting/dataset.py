@@ -27,6 +27,7 @@ from speech3.runtime import to_device
 
 LABELS = "labels"  # the entry of a minibatch of named tensors that is its target, as in Hugging Face's models
 _END = object()
+_CLASSES = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64  # other types have no order
 MINIBATCH = 256
 Collate = Callable[[list[Any]], Any]
 _STEPS = (
@@ -291,9 +292,11 @@ class MeanLoss:
         assert self.loss is not None
         try:
             return self.loss(outputs, stacked)
-        except Speech3Error:
+        except (Speech3Error, torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                raise  # whoever records a CUDA graph says what cannot be recorded
             raise failed("loss", error, (outputs, stacked)) from error
 
 
@@ -302,8 +305,8 @@ def failed(what: str, error: Exception, values: Any) -> SettingError:
     shapes: list[str] = []
 
     def describe(tensor: Tensor) -> None:
-        classes = tensor.numel() and not tensor.is_floating_point() and tensor.dtype != torch.bool
-        span = f" from {tensor.min()} to {tensor.max()}" if classes and not tensor.is_cuda else ""
+        classes = tensor.numel() and tensor.dtype in _CLASSES and not tensor.is_cuda
+        span = f" from {tensor.min()} to {tensor.max()}" if classes else ""
         shapes.append(f"{tuple(tensor.shape)} {tensor.dtype}{span}")
 
     each_tensor(values, describe)
