@@ -218,15 +218,21 @@ class _Dead:
             os.close(descriptor)
 
 
-def test_replacements_that_compute_nothing_end_run(monkeypatch):
-    """Whatever the first one had computed: a minibatch that kills whoever draws it must not be tried for ever."""
+def _of_dead_shards(monkeypatch):
+    """A backend whose only shard is dead whenever it is started."""
 
     def start(self, worker):
         self.tasks(worker)
         self.groups[worker] = [(_Dead(), _Dead())]
 
     monkeypatch.setattr(Workers, "start", start)
-    world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
+    return Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
+
+
+def test_replacements_that_compute_nothing_end_run(monkeypatch):
+    """Whatever the first one had computed: a minibatch that kills whoever draws it must not be tried for ever."""
+
+    world = _of_dead_shards(monkeypatch)
     memory = world.server.memory
     memory.shards_N[0, Status.MINIBATCHES] = 7
     memory.states.states_M[:3] = 1
@@ -245,12 +251,7 @@ def test_replacements_that_compute_nothing_end_run(monkeypatch):
 def test_shard_that_always_dies_in_its_push_ends_run(monkeypatch):
     """It computes minibatches each time, but none arrives: its replacements must not be tried for ever."""
 
-    def start(self, worker):
-        self.tasks(worker)
-        self.groups[worker] = [(_Dead(), _Dead())]
-
-    monkeypatch.setattr(Workers, "start", start)
-    world = Shared(tiny.Build(), tiny.Build()(), CONFIG, workers=1)
+    world = _of_dead_shards(monkeypatch)
     memory = world.server.memory
 
     def dies(used):
