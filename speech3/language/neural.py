@@ -42,7 +42,8 @@ from speech3.language.pieces import BOS_UNIT, EOS_UNIT, SPECIAL, UNKNOWN_UNIT, C
 from speech3.language.train_lm import Perplexity
 from speech3.runtime import progress
 
-FILE, NGRAMS, KIND = "neural.safetensors", "ngrams.arpa.gz", "neural-lm"
+FILE, KIND = "neural.safetensors", "neural-lm"
+NGRAMS = "ngrams.arpa.gz"  # of a mixture
 WRITTEN = FILE, NGRAMS, RUN_FILE, METRICS_FILE, "checkpoints"  # by trainings and mixtures
 _POWER = 0.75  # of the frequencies with which units are drawn
 _AT_ONCE = 4096  # units of the sentences that are scored together
