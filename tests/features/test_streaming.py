@@ -53,7 +53,9 @@ def test_any_pieces_give_the_same_frames(
 ) -> None:
     config, wave_S = FeatureConfig(kind=kind, snip_edges=snip_edges, use_energy=True), noise(samples)
     streamed_TF = torch.cat(pieces(wave_S, config, rate_hz, sizes))
-    torch.testing.assert_close(streamed_TF, whole(wave_S, config, rate_hz), atol=1e-5, rtol=1e-6)
+    # Batches of other sizes round differently, and PLP's recursion for the predictor enlarges that.
+    atol = 1e-4 if kind == "plp" else 1e-5
+    torch.testing.assert_close(streamed_TF, whole(wave_S, config, rate_hz), atol=atol, rtol=1e-6)
 
 
 @needs_reference
