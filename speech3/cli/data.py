@@ -11,7 +11,7 @@ import typer
 
 from speech3.cli import _verb
 from speech3.errors import OccupiedError, SettingError
-from speech3.io import FEATURES_FILE
+from speech3.io import FEATURES_FILE, check_output
 
 _CONVERTED = ("several channels", "other sample rate")  # kinds of faults that no recording of a folder need be free of
 _SHOWN = 20  # most faults and most warnings that are printed without --all
@@ -114,7 +114,6 @@ def stats(
     """
     from speech3.corpora import read_speech
     from speech3.data import describe_corpus, measure_corpus, warn_of_problems
-    from speech3.io import check_output
     from speech3.language import read_lexicon
     from speech3.runtime import write_json, write_text
 
@@ -369,7 +368,6 @@ def extract(
     from speech3.config import AugmentConfig, FeatureConfig, load_preset
     from speech3.data import make_augmenter, read_datadir
     from speech3.features import extract
-    from speech3.io import check_output
 
     check_output(out, [Path(name) for name in (features, augment) if name and Path(name).is_file()], [FEATURES_FILE])
     config, data = load_preset(FeatureConfig, "features", features), read_datadir(directory)

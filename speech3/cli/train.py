@@ -10,7 +10,7 @@ import typer
 
 from speech3.cli import _verb
 from speech3.errors import SettingError
-from speech3.io import FEATURES_FILE
+from speech3.io import FEATURES_FILE, check_output
 
 if TYPE_CHECKING:
     from speech3.config import TrainConfig
@@ -120,7 +120,6 @@ def pack(
     from speech3.data import read_datadir
     from speech3.decode import say_skipped
     from speech3.frames import pack_aligned
-    from speech3.io import check_output
     from speech3.runtime import available_jobs
 
     check_output(out, [Path(features)] if Path(features).is_file() else [], [FEATURES_FILE])

@@ -118,7 +118,6 @@ if TYPE_CHECKING:
         TRN_LINE as TRN_LINE,
         Lines as Lines,
         case_doubts as case_doubts,
-        have_trn_ids as have_trn_ids,
         looks_like_ids as looks_like_ids,
         lower_case as lower_case,
         marked_at_edge as marked_at_edge,

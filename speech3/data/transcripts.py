@@ -474,17 +474,6 @@ def end_with_ids(lines: Sequence[str], path: Path) -> bool:
     return False
 
 
-def have_trn_ids(lines: Sequence[str]) -> bool:
-    """Whether the words in parentheses at the ends of the lines are utterance ids, not remarks such as (laughs)."""
-    matches = [found for line in lines if (found := TRN_LINE.fullmatch(line))]
-    ids = [found[2] for found in matches]
-    firsts = [found[1].split()[0] for found in matches if found[1].split()]
-    if len(set(ids)) < _MOST * len(ids):
-        return False
-    like = sum(bool(re.search(r"[\d_-]", name)) for name in ids)
-    return 2 * like >= len(ids) or (len(ids) > 1 and len(set(firsts)) < len(firsts))
-
-
 def _without_trn_ids(lines: Lines) -> Iterator[str]:
     for number, line in enumerate(lines.text.split("\n"), lines.first):
         match = TRN_LINE.fullmatch(line)

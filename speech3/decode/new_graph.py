@@ -40,8 +40,8 @@ from speech3.language import (
 from speech3.runtime import read_json, say, write_text
 
 _DROPPED = "dropped.txt"
-# Not lexicon.txt, which is made to be edited and passed as --lexicon.
-_WRITTEN = (*(name for name in GRAPH_FILES if name != "lexicon.txt"), _DROPPED)
+# Not the lexicon, which is made to be edited and passed as --lexicon.
+_WRITTEN = (*(name for name in GRAPH_FILES if name != GRAPH_LEXICON), _DROPPED)
 _ORDER = 3  # default order of a model estimated from --text
 
 

@@ -14,13 +14,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from speech3.data import TRN_LINE, have_trn_ids, other_format
+from speech3.data import TRN_LINE, other_format
 from speech3.errors import FormatError, Speech3Error
 
 Sclite = Literal["trn", "stm", "ctm"]
 IGNORED = ("IGNORE_TIME_SEGMENT_IN_SCORING", "IGNORETIMESEGMENTINSCORING")
 COMMENT = ";;"
 _CHANNELS = {"A": "1", "B": "2"}  # both ways of counting are used for one recording
+_UNIQUE = 0.9  # least share of different ids: a file with a repeated id is still of its format, and faulty
 _MIXED = 0.5  # share of lines from which a file is taken to be of a format, so that its other lines are errors
 _CTM: Sclite = "ctm"
 _STM: Sclite = "stm"
@@ -75,7 +76,7 @@ def format_of(path: Path | str, lines: Sequence[str]) -> Sclite | None:
     for kind, fits, sure in (
         (_CTM, _is_ctm, _times),
         (_STM, _is_stm, _times),
-        (_TRN_KIND, TRN_LINE.fullmatch, have_trn_ids),
+        (_TRN_KIND, TRN_LINE.fullmatch, _trn_ids),
     ):
         fitting = [(n, line) for n, line in body if fits(line)]
         if len(fitting) < max(1, _MIXED * len(body)) or not sure([line for _, line in fitting]):
@@ -115,6 +116,17 @@ def _times(lines: Sequence[str]) -> bool:
     """Whether the numbers are times. In Kaldi text spelled in digits they have no point, and no id is repeated."""
     files = [line.split()[0] for line in lines]
     return any(re.search(r"\s\d*\.\d", line) for line in lines) or 2 * len(set(files)) < len(files)
+
+
+def _trn_ids(lines: Sequence[str]) -> bool:
+    """Whether the words in parentheses at the ends of the lines are utterance ids, not remarks such as (laughs)."""
+    matches = [found for line in lines if (found := TRN_LINE.fullmatch(line))]
+    ids = [found[2] for found in matches]
+    firsts = [found[1].split()[0] for found in matches if found[1].split()]
+    if len(set(ids)) < _UNIQUE * len(ids):
+        return False
+    like = sum(bool(re.search(r"[\d_-]", name)) for name in ids)
+    return 2 * like >= len(ids) or (len(ids) > 1 and len(set(firsts)) < len(firsts))
 
 
 def _number(field: str) -> float | None:
