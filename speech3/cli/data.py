@@ -11,7 +11,8 @@ import typer
 
 from speech3.cli import _verb
 from speech3.errors import OccupiedError, SettingError
-from speech3.io import FEATURES_FILE, check_output
+from speech3.io import FEATURES_FILE
+from speech3.runtime import check_output
 
 _CONVERTED = ("several channels", "other sample rate")  # kinds of faults that no recording of a folder need be free of
 _SHOWN = 20  # most faults and most warnings that are printed without --all

@@ -22,8 +22,8 @@ def train(
 
     Words in upper and lower case are learnt alike; silences, noises and symbols such as `<unk>` are left out.
     """
-    from speech3.io import check_output
     from speech3.language import g2p
+    from speech3.runtime import check_output
 
     check_output(out, [lexicon], kind=("a file of speech3 g2p train", g2p.is_model))
     model = g2p.train(g2p.read_table(lexicon), str(lexicon), order)

@@ -142,7 +142,7 @@ def compare(
     writes `accuracy_time.png`, `accuracy_frames.png` and, for asynchronous runs, `staleness.png` and `shards.png`.
     """
     from speech3.evaluate import comparison as compare
-    from speech3.io import check_output
+    from speech3.runtime import check_output
 
     if out:
         pictures = ("accuracy_time.png", "accuracy_frames.png", "staleness.png", "shards.png")

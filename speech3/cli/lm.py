@@ -83,11 +83,12 @@ def train(
 
 def _train_neural(texts: list[Path], out: Path, preset: str, vocabulary: Path | None, dev: Path | None) -> None:
     from speech3.config import NeuralLmConfig, changed, load_preset, refuse_unused
-    from speech3.io import RUN_FILE, check_output
+    from speech3.io import A_MODEL, RUN_FILE
     from speech3.language import NGRAMS, WRITTEN
+    from speech3.runtime import check_output
     from speech3.train import train_neural
 
-    check_output(out, [*texts, vocabulary, dev], WRITTEN, not_in=["a model"], option="--out ")
+    check_output(out, [*texts, vocabulary, dev], WRITTEN, not_in=[A_MODEL], option="--out ")
     if (out / NGRAMS).exists() and not (out / RUN_FILE).exists():
         raise OccupiedError(f"--out {out}: holds a mixture of language models; choose another directory")
     overrides = _overrides(texts)
@@ -158,7 +159,7 @@ def interpolate(
     The text for `--tune` should come from neither the training nor the test data, and resemble what will be recognised.
     The mixture of a neural model and n-grams is a directory, which `lm perplexity` and `rescore` read.
     """
-    from speech3.io import check_output
+    from speech3.io import A_MODEL, A_TRAINING
     from speech3.language import (
         WRITTEN,
         check_sums,
@@ -169,11 +170,12 @@ def interpolate(
         read_tokens,
         write_arpa,
     )
+    from speech3.runtime import check_output
 
     if (tune is None) == (weights is None):
         raise SettingError("use either --tune TEXT or --weights 0.3,0.7")
     if any(map(is_neural, lms)):
-        check_output(out, [*lms, tune], WRITTEN, not_in=["a model", "a training"], option="--out ")
+        check_output(out, [*lms, tune], WRITTEN, not_in=[A_MODEL, A_TRAINING], option="--out ")
     else:
         _check_file(out, [*lms, tune], "--out ")
     values = []
@@ -209,8 +211,8 @@ def _perplexity(found: "Perplexity") -> str:
 
 def _check_file(out: Path, inputs: list[Path | None], option: str = "") -> None:
     """Refuse to replace an input, or a file that is no language model."""
-    from speech3.io import check_output
     from speech3.language import looks_like_arpa
+    from speech3.runtime import check_output
 
     check_output(out, inputs, kind=("an ARPA file", looks_like_arpa), option=option)
 

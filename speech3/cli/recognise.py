@@ -313,13 +313,13 @@ def rescore(
     """
     from speech3.decode import RescoreOptions, check_lattices, open_lattices, rescore, write_times
     from speech3.evaluate import read_text
-    from speech3.io import check_output
-    from speech3.runtime import available_jobs
+    from speech3.io import A_DATADIR
+    from speech3.runtime import available_jobs, check_output
 
     if tune and weight is not None:
         raise SettingError(f"--weight {weight:g}, --tune {tune}: --tune chooses the weight; remove one of them")
     written = ("hyp.txt", "hyp.ctm", "nbest.jsonl", "rescore.json")
-    check_output(out, [decoded, Path(lm), tune, old], written, not_in=["a data directory"])
+    check_output(out, [decoded, Path(lm), tune, old], written, not_in=[A_DATADIR])
     check_lattices(out, [decoded, Path(lm), tune, old])
     references = {key: text.split() for key, text in read_text(tune).items()} if tune else None
     directory = open_lattices(decoded)
@@ -476,8 +476,8 @@ def align(
     """
     from speech3.decode import check_alignment
     from speech3.evaluate import read_times
-    from speech3.io import check_output
     from speech3.recipe import FORMATS, AlignRequest, align_source
+    from speech3.runtime import check_output
 
     if last is not None:
         check_alignment(last, [out, lexicon, corrected])
@@ -626,8 +626,7 @@ def forward(
     """
     from speech3.data import read_datadir
     from speech3.decode import features_for, load_recognizer, say_skipped, write_loglikes
-    from speech3.io import check_output
-    from speech3.runtime import available_jobs
+    from speech3.runtime import available_jobs, check_output
 
     check_output(out, [], ("loglikes.ark", "loglikes.scp", "bad.txt"), marks=["loglikes.ark", "ali.ark"])
 

@@ -10,7 +10,8 @@ import typer
 
 from speech3.cli import _verb
 from speech3.errors import SettingError
-from speech3.io import FEATURES_FILE, check_output
+from speech3.io import FEATURES_FILE
+from speech3.runtime import check_output
 
 if TYPE_CHECKING:
     from speech3.config import TrainConfig

@@ -17,8 +17,7 @@ from typing import Any
 from speech3.data import paths
 from speech3.data.paths import moved_rspecifier, moved_value
 from speech3.errors import DataError, FormatError, MissingError, OccupiedError, listed
-from speech3.io import check_output
-from speech3.runtime import NotTextError, composed, explained_disk_errors, to_utf8, write_text
+from speech3.runtime import NotTextError, check_output, composed, explained_disk_errors, to_utf8, write_text
 
 Utterances = tuple[str, ...]
 # The ends of a sentence, the empty word, the symbol of back-off in a grammar, Kaldi's word for silence.

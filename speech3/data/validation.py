@@ -42,8 +42,8 @@ from speech3.data.datadir import (
 from speech3.data.lost_bytes import Damage, find_damage, write_mended
 from speech3.data.markup import Remark, without_markup
 from speech3.errors import DataError, MissingError, Speech3Error
-from speech3.io import ark_key_at, check_output, not_finite, read_matrix
-from speech3.runtime import available_jobs, parallel_map
+from speech3.io import ark_key_at, not_finite, read_matrix
+from speech3.runtime import available_jobs, check_output, parallel_map
 
 _SHIFTS_S = (0.005, 0.008, 0.01, 0.0125, 0.015, 0.016, 0.02, 0.03, 0.04)
 _NEAR = 0.05  # of the usual shift: the median of the features is as near to one of these, or their shift is not known

@@ -56,9 +56,9 @@ from speech3.hmm import (
     word_segments,
     write_alignments,
 )
-from speech3.io import ComputedMapping, check_output
+from speech3.io import A_DATADIR, A_MODEL, ComputedMapping
 from speech3.language import G2P, check_vocabulary, read_lexicon
-from speech3.runtime import parallel_map, say, write_text
+from speech3.runtime import check_output, parallel_map, say, write_text
 
 LONGEST_SAMPLES_S = 600.0  # the search without a beam needs memory for every state of every frame
 _LISTS = "confidence.txt", "suspicious.txt", "oov.txt", "gaps.txt"
@@ -100,7 +100,7 @@ def check_alignment(out: Path, inputs: Iterable[Path | None]) -> None:
         *_LISTS,
         *(f"split/{n}" for n in DATADIR_FILES),
     )
-    check_output(out, inputs, files, marks=["ali.ark"], not_in=["a model", "a data directory"])
+    check_output(out, inputs, files, marks=["ali.ark"], not_in=[A_MODEL, A_DATADIR])
 
 
 def align_datadir(

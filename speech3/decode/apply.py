@@ -46,8 +46,8 @@ from speech3.decode.word_lattice import WordLattice
 from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad, listed
 from speech3.features import extract, finish_features, only_background, silent_frames, silent_in, static_features
 from speech3.hmm import Hmm, Projected, Segment, applied, phone_segments
-from speech3.io import ArkReader, check_output, write_ark
-from speech3.runtime import progress, say, write_text
+from speech3.io import A_MODEL, ArkReader, write_ark
+from speech3.runtime import check_output, progress, say, write_text
 
 _SHOWN = 10
 _BLOCK_S = 10.0  # how much of a long recording is read at once, and is examined for clipping
@@ -125,7 +125,7 @@ def features_for(
             " the option, or pass a directory with recordings"
         )
     if model and data.recordings:
-        check_output(out / SAT, not_in=["a model"], written=[TRANSFORMS])
+        check_output(out / SAT, not_in=[A_MODEL], written=[TRANSFORMS])
         alone = recognizer.features.kind == "given"
         place = out if alone else out / SAT
         seen, skipped = features_for(model.recognizer, data, jobs, place, most_bad)

@@ -15,19 +15,8 @@ import numpy as np
 from speech3.decode.graph import check_graph
 from speech3.errors import DataError, FormatError, MismatchError, OccupiedError, listed
 from speech3.hmm import Hmm, PdfsOnly, TransitionModel, open_alignment, read_symbol_table
-from speech3.io import (
-    GRAPH_FILE,
-    HCLG_FILE,
-    HMM_FILE,
-    TREE_FILE,
-    Fst,
-    check_output,
-    from_kaldifst,
-    read_fst,
-    write_ark,
-    write_fst,
-)
-from speech3.runtime import explained_disk_errors, write_json, write_text
+from speech3.io import GRAPH_FILE, HCLG_FILE, HMM_FILE, TREE_FILE, Fst, from_kaldifst, read_fst, write_ark, write_fst
+from speech3.runtime import check_output, explained_disk_errors, write_json, write_text
 
 _REMEDY = "pass the graph directory that mkgraph.sh made for this model"
 _WRITTEN = {HMM_FILE, TREE_FILE, "lexiconp.txt", "lexiconp_silprob.txt", "ali.ark", "graph"}

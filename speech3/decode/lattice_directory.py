@@ -33,9 +33,9 @@ from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
 from speech3.errors import DataError, MismatchError, MissingError, SettingError, check_bad
 from speech3.hmm import read_symbol_table
-from speech3.io import GRAMMAR_FILE, GRAPH_FILE, check_output, read_fst
+from speech3.io import A_GRAPH, GRAMMAR_FILE, GRAPH_FILE, read_fst
 from speech3.language import ArpaLm, read_arpa
-from speech3.runtime import progress, read_json, say, write_json, write_text
+from speech3.runtime import check_output, progress, read_json, say, write_json, write_text
 
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
 _REMEDY = "make the lattices again with speech3 decode --lattice"
@@ -156,7 +156,7 @@ def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> Non
 
 def check_lattices(out: Path, inputs: Iterable[Path | None] = ()) -> None:
     """Refuse a directory with other lattices, or with another symbol table, such as that of a graph."""
-    check_output(out, inputs, (ARCHIVE, INDEX, SYMBOLS), marks=[ABOUT], not_in=["a decoding graph"])
+    check_output(out, inputs, (ARCHIVE, INDEX, SYMBOLS), marks=[ABOUT], not_in=[A_GRAPH])
 
 
 def forget_lattices(out: Path) -> None:

@@ -24,19 +24,9 @@ from speech3.decode.graph import decode_directory
 from speech3.decode.trained_model import MeanScorer, NetworkScorer, TrainedModel
 from speech3.errors import DataError, MismatchError, OccupiedError, SettingError, TrainingError
 from speech3.hmm import Scorer
-from speech3.io import (
-    DECODE_FILE,
-    GRAPH_DIR,
-    GRAPH_FILE,
-    GRAPH_FILES,
-    HMM_FILE,
-    MODEL_FILE,
-    TUNING_FILE,
-    check_output,
-    read_about,
-)
+from speech3.io import DECODE_FILE, GRAPH_DIR, GRAPH_FILE, GRAPH_FILES, HMM_FILE, MODEL_FILE, TUNING_FILE, read_about
 from speech3.models import AcousticModel, OnnxNetwork, to_onnx
-from speech3.runtime import atomic_path
+from speech3.runtime import atomic_path, check_output
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto

@@ -16,7 +16,7 @@ from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, r
 from speech3.decode.graph import build_graph, decode_directory
 from speech3.errors import DataError, MissingError, OccupiedError, SettingError, Speech3Error, listed
 from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
-from speech3.io import GRAPH_DIR, GRAPH_FILE, GRAPH_FILES, HMM_FILE, LM_FILE, TUNING_GRAPH_DIR, check_output
+from speech3.io import GRAPH_DIR, GRAPH_FILE, GRAPH_FILES, HMM_FILE, LM_FILE, TUNING_GRAPH_DIR
 from speech3.language import (
     ENOUGH_PAIRS,
     G2P,
@@ -37,7 +37,7 @@ from speech3.language import (
     read_sentences,
     write_lexicon,
 )
-from speech3.runtime import read_json, say, write_text
+from speech3.runtime import check_output, read_json, say, write_text
 
 _DROPPED = "dropped.txt"
 # Not the lexicon, which is made to be edited and passed as --lexicon.

@@ -40,8 +40,8 @@ from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import DataError, OccupiedError, SettingError
 from speech3.hmm import Segment, file_name, write_textgrid
-from speech3.io import check_output
-from speech3.runtime import deferred_interrupt, read_utf8, say
+from speech3.io import A_DATADIR, A_GRAPH
+from speech3.runtime import check_output, deferred_interrupt, read_utf8, say
 
 _BLOCK = 1 << 20
 STANDARD_INPUT = "standard_input"  # the name of its files
@@ -113,7 +113,7 @@ def _digest(path: Path) -> str:
 def check_decoding(out: Path, inputs: Sequence[Path | None], *, lattices: bool) -> None:
     """Refuse a directory where the files of a decoding would replace others; a model's own directory may be used."""
     files = (*_DECODED, NBEST_FILE, ARCHIVE, INDEX, ABOUT, "feats", "pass*")
-    check_output(out, inputs, files, not_in=["a data directory", "a decoding graph"])
+    check_output(out, inputs, files, not_in=[A_DATADIR, A_GRAPH])
     if lattices:
         check_lattices(out, inputs)
     # The directory of a model that adapts to speakers has the transforms of those that it was trained on.

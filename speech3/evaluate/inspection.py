@@ -29,8 +29,8 @@ from speech3.evaluate.picture import SIGNATURE, FeatureStatistics, Picture, Pitc
 from speech3.features import finish_features, mel_edges, mel_to_hertz, silent_frames, static_dim, static_features
 from speech3.frames import open_packed
 from speech3.hmm import frame_clock
-from speech3.io import FEATURES_FILE, ark_entries, check_output, is_ark, is_integer_ark, read_matrix, read_scp
-from speech3.runtime import progress
+from speech3.io import FEATURES_FILE, ark_entries, is_ark, is_integer_ark, read_matrix, read_scp
+from speech3.runtime import check_output, progress
 
 _MOST_HEARD_S = 600.0
 _PIECE_S = 60.0

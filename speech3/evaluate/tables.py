@@ -11,8 +11,8 @@ import jiwer
 from speech3.data import normalize_text
 from speech3.errors import listed
 from speech3.evaluate.wer import ErrorCounts, Metric, PairedTest, Score, Utterance
-from speech3.io import CARD_FILE, DECODE_FILE, check_output
-from speech3.runtime import to_one_form, write_text
+from speech3.io import CARD_FILE, DECODE_FILE
+from speech3.runtime import check_output, to_one_form, write_text
 
 _MARKS = {"equal": "C", "substitute": "S", "delete": "D", "insert": "I"}
 _SHOWN = 10  # most rows of each table that `full` prints

@@ -41,8 +41,8 @@ from speech3.errors import (
     listed,
 )
 from speech3.features.units import Unit, part_of, unit_features, unit_stats, units_of, values_of
-from speech3.io import FEATURES_FILE, check_output, index_line, write_entry
-from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
+from speech3.io import A_MODEL, FEATURES_FILE, PACKED_FRAMES, index_line, write_entry
+from speech3.runtime import available_jobs, check_output, explained_disk_errors, parallel_map, say, write_text
 
 _FORMAT = 3
 SILENT = "silent.txt"  # a list of the utterances that are digital silence, if there are any
@@ -154,7 +154,7 @@ def _check_place(data: DataDir, out: Path, config: FeatureConfig) -> None:
     places = {*data.feats.values(), *data.cmvn.values()} if config.kind == "given" else set()
     archives = {resolve_path(_archive(place), data.path) for place in places if not place.endswith("|")}
     files = ("feats.ark", "feats.scp", FEATURES_FILE, "skipped.txt", SILENT)
-    check_output(out, archives, files, marks=[FEATURES_FILE], not_in=["a model", "packed frames"])
+    check_output(out, archives, files, marks=[FEATURES_FILE], not_in=[A_MODEL, PACKED_FRAMES])
 
 
 def _archive(place: str) -> str:

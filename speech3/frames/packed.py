@@ -31,8 +31,8 @@ from speech3.config import FeatureConfig
 from speech3.data import DataDir, split_by_speaker
 from speech3.errors import DataError, FormatError, MismatchError, MissingError, OccupiedError, Speech3Error, check_bad
 from speech3.features import extract, repeated_frames
-from speech3.io import FEATURES_FILE, HMM_FILE, ArkReader, IntArkReader, check_output
-from speech3.runtime import atomic_path, explained_disk_errors, progress, read_json, say, write_json
+from speech3.io import A_MODEL, FEATURES_FILE, HMM_FILE, ArkReader, IntArkReader
+from speech3.runtime import atomic_path, check_output, explained_disk_errors, progress, read_json, say, write_json
 
 _MAGIC = b"SP3FRAME"
 _VERSION = 1
@@ -511,7 +511,7 @@ def pack_aligned(
     """
     _check_given(alignment, hmm)
     files = ("train.frames", "heldout.frames", FEATURES_FILE)
-    check_output(out, [], files, marks=files[:2], not_in=["a model"])
+    check_output(out, [], files, marks=files[:2], not_in=[A_MODEL])
     senones, num_pdfs = IntArkReader(alignment / "ali.ark"), read_json(hmm / HMM_FILE)["pdfs"]
     missing = _missing(data, senones, alignment / "ali.ark")
     if config.kind == "given":

@@ -1,9 +1,8 @@
-"""Files in Kaldi's and OpenFst's formats, checkpoints, the names of a model's files. No policy.
+"""Files in Kaldi's and OpenFst's formats, checkpoints, and the names of a model's files. No policy.
 
 `ark` reads and writes archives (ark, scp), also compressed ones, and finds their entries by position. `fst` reads and
 writes transducers. `kaldi_object` reads the binary and text forms of Kaldi's objects. `checkpoint` holds tensors with a
-description (safetensors). `model_files` names the files of a model directory, and `outputs` refuses an
-output that would replace an input or another kind of files.
+description (safetensors). `model_files` names the files of a model directory.
 """
 
 from typing import TYPE_CHECKING
@@ -46,6 +45,11 @@ if TYPE_CHECKING:
     )
     from speech3.io.kaldi_object import KaldiObject as KaldiObject, opened_object as opened_object
     from speech3.io.model_files import (
+        A_DATADIR as A_DATADIR,
+        A_GRAPH as A_GRAPH,
+        A_LANGUAGE_MODEL as A_LANGUAGE_MODEL,
+        A_MODEL as A_MODEL,
+        A_TRAINING as A_TRAINING,
         CARD_FILE as CARD_FILE,
         DECODE_FILE as DECODE_FILE,
         DENOMINATOR_FILE as DENOMINATOR_FILE,
@@ -59,11 +63,11 @@ if TYPE_CHECKING:
         LM_FILE as LM_FILE,
         METRICS_FILE as METRICS_FILE,
         MODEL_FILE as MODEL_FILE,
+        PACKED_FRAMES as PACKED_FRAMES,
         RUN_FILE as RUN_FILE,
         TREE_FILE as TREE_FILE,
         TUNING_FILE as TUNING_FILE,
         TUNING_GRAPH_DIR as TUNING_GRAPH_DIR,
     )
-    from speech3.io.outputs import check_output as check_output
 else:
     __getattr__ = door(__file__)

@@ -24,3 +24,11 @@ GRAMMAR_FILE = "G.fst"  # the language model as a transducer; imported graphs ha
 GRAPH_FILE = "graph.json"  # what the graph was made from; written last
 # All that a graph may have; the first, the second and the last are always there.
 GRAPH_FILES = (HCLG_FILE, "words.txt", GRAMMAR_FILE, LM_FILE, "letters.arpa.gz", "lexicon.txt", GRAPH_FILE)
+
+# What a directory holds that has one of the files, for `speech3.runtime.check_output`.
+A_MODEL = "a model", (HMM_FILE, MODEL_FILE)
+A_LANGUAGE_MODEL = "a language model", ("neural.safetensors",)
+A_TRAINING = "a training", (RUN_FILE,)
+A_GRAPH = "a decoding graph", (GRAPH_FILE,)
+A_DATADIR = "a data directory", ("utt2spk", "wav.scp")
+PACKED_FRAMES = "packed frames", ("train.frames", "heldout.frames")

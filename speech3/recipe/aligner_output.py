@@ -17,7 +17,7 @@ from speech3.data import DataDir
 from speech3.decode import FoundAlignment, Recognizer, find_alignment, load_recognizer
 from speech3.errors import DataError, MachineError, OccupiedError, counted
 from speech3.hmm import Limits, Segment
-from speech3.io import MODEL_FILE, check_output
+from speech3.io import MODEL_FILE
 from speech3.recipe.aligner import (
     LITTLE_S,
     TextRules,
@@ -46,7 +46,7 @@ from speech3.recipe.aligner_files import (
     write_files,
     write_page,
 )
-from speech3.runtime import available_jobs, read_json, say, write_json
+from speech3.runtime import available_jobs, check_output, read_json, say, write_json
 
 _STATE = ".speech3_align_state.json"
 _MOST_CHANGED = 0.25  # of the utterances; an aligner that was trained on the others is trained again

@@ -2,9 +2,10 @@
 
 `parallel` runs functions in worker processes and explains what a machine or container limits. `reporting` prints
 messages and progress, writes metrics, defers Ctrl-C and suits the terminal's encoding. `files` replaces files whole,
-locks directories and follows files that grow. `text` reads text in any Unicode encoding, compressed or not, and
-`unicode_form` composes its letters. `native` has what concerns compiled code, memory and devices, `compiled_cache` the
-place of compiled code; `door` makes the doors of packages.
+locks directories and follows files that grow. `outputs` refuses outputs that would replace inputs or files of another
+kind. `text` reads text in any Unicode encoding, compressed or not, and `unicode_form` composes its letters. `native`
+has what concerns compiled code, memory and devices, `compiled_cache` the place of compiled code; `door` makes the doors
+of packages.
 """
 
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         keep_freed_memory as keep_freed_memory,
         to_device as to_device,
     )
+    from speech3.runtime.outputs import check_output as check_output
     from speech3.runtime.parallel import (
         NOT_BEGUN as NOT_BEGUN,
         ONE_THREAD as ONE_THREAD,

@@ -5,9 +5,9 @@ from pathlib import Path
 from speech3.config import TIME_DELAY, LstmConfig, TrainConfig, TrainingConfig
 from speech3.errors import MissingError, OccupiedError, SettingError
 from speech3.hmm import PdfsOnly, load_outputs
-from speech3.io import CARD_FILE, FEATURES_FILE, HMM_FILE, METRICS_FILE, RUN_FILE, check_output
+from speech3.io import A_LANGUAGE_MODEL, CARD_FILE, FEATURES_FILE, HMM_FILE, METRICS_FILE, RUN_FILE
 from speech3.models import BF16_WORTH_IT, bf16_over_float32, has_units
-from speech3.runtime import read_json, say
+from speech3.runtime import check_output, read_json, say
 from speech3.sequence import check_tree
 from speech3.train.rundir import GRAPHS
 
@@ -93,7 +93,7 @@ def check_out(config: TrainConfig, out: Path) -> None:
         if directory.resolve() == out.resolve():
             raise OccupiedError(f"{out}: is also {name}, which the new model would replace; choose another --out")
     replaced = (HMM_FILE, FEATURES_FILE, METRICS_FILE, "checkpoints", CARD_FILE, *GRAPHS)
-    check_output(out, [], replaced, marks=[RUN_FILE], not_in=["a language model"])
+    check_output(out, [], replaced, marks=[RUN_FILE], not_in=[A_LANGUAGE_MODEL])
 
 
 def check_objective(config: TrainConfig) -> None:

@@ -26,8 +26,8 @@ from speech3.errors import DataError, OccupiedError, Speech3Error
 from speech3.features import extract
 from speech3.frames import cluster_frames, nearest_cluster, write_frames
 from speech3.hmm import PdfsOnly
-from speech3.io import FEATURES_FILE, MODEL_FILE, ArkReader, ComputedMapping, check_output, save_tensors
-from speech3.runtime import progress, read_json, say, write_json
+from speech3.io import FEATURES_FILE, MODEL_FILE, ArkReader, ComputedMapping, save_tensors
+from speech3.runtime import check_output, progress, read_json, say, write_json
 from speech3.train.run import train
 
 _CLUSTERED = 100_000  # frames from which the clusters are estimated

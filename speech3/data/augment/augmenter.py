@@ -55,8 +55,7 @@ from speech3.data.datadir import DATADIR_FILES, DataDir, Utterance, without_faul
 from speech3.data.paths import moved_value
 from speech3.data.resampling import resample, torchaudio_functional
 from speech3.errors import DataError, SettingError, Speech3Error, check_bad
-from speech3.io import check_output
-from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, say, write_text
+from speech3.runtime import available_jobs, check_output, explained_disk_errors, parallel_map, say, write_text
 
 TELEPHONE_HZ = 8000
 _BAND_HZ = (300.0, 3400.0)

@@ -4,17 +4,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from speech3.errors import OccupiedError
-from speech3.io.model_files import GRAPH_FILE, HMM_FILE, MODEL_FILE, RUN_FILE
-
-# What a directory holds that has one of these files.
-_HOLDS = {
-    "a model": (HMM_FILE, MODEL_FILE),
-    "a language model": ("neural.safetensors",),
-    "a training": (RUN_FILE,),
-    "a decoding graph": (GRAPH_FILE,),
-    "a data directory": ("utt2spk", "wav.scp"),
-    "packed frames": ("train.frames", "heldout.frames"),
-}
 
 
 def check_output(
@@ -23,7 +12,7 @@ def check_output(
     written: Sequence[str] = (),
     *,
     marks: Collection[str] = (),
-    not_in: Iterable[str] = (),
+    not_in: Iterable[tuple[str, Sequence[str]]] = (),
     kind: tuple[str, Callable[[Path], bool]] | None = None,
     option: str = "",
 ) -> None:
@@ -40,7 +29,7 @@ def check_output(
     marks
         Names in `out`, of which any earlier output has at least one: without them, files that exist are the user's.
     not_in
-        What `out` may not hold, such as ``a model`` (`_HOLDS`).
+        What `out` may not hold, and the files by which that is known, such as `speech3.io.A_MODEL`.
     kind
         What the file is, such as ``an ARPA file``, and whether a file is one: another file is not replaced.
     option
@@ -58,8 +47,8 @@ def check_output(
         return
     if out.exists() and not out.is_dir():
         raise OccupiedError(f"{option}{out}: is a file; expected a directory: choose another name")
-    for what in not_in:
-        if any((out / name).exists() for name in _HOLDS[what]):
+    for what, files in not_in:
+        if any((out / name).exists() for name in files):
             raise OccupiedError(f"{option}{out}: holds {what}; choose another directory")
     places = [place for name in written for place in sorted(out.glob(name))]
     for place in places:
