@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from speech3.decode.lattice_directory import (
         NBEST_FILE as NBEST_FILE,
         WantedResults as WantedResults,
+        check_decoding as check_decoding,
         check_lattices as check_lattices,
         decode_latticed as decode_latticed,
         open_lattices as open_lattices,
@@ -105,7 +106,6 @@ if TYPE_CHECKING:
     )
     from speech3.decode.transcribing import (
         STANDARD_INPUT as STANDARD_INPUT,
-        check_decoding as check_decoding,
         check_names as check_names,
         claim_results as claim_results,
         save_standard_input as save_standard_input,

@@ -29,15 +29,17 @@ from speech3.decode.lattice_archive import read_lattices, write_lattices
 from speech3.decode.lattice_composition import NO_WORD, LmStates, expand_pieces, numbers_of, of_arpa, of_grammar
 from speech3.decode.lattice_paths import confidences, minimum_bayes_risk, nbest, oracle_words
 from speech3.decode.search import LATTICE_BEAM, Decoding, Hypothesis, confidences_in, searched, small_enough, words_in
+from speech3.decode.speaker_passes import TRANSFORMS, TRANSFORMS_INDEX
 from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.word_lattice import WordLattice, words_of
 from speech3.errors import DataError, MismatchError, MissingError, SettingError, check_bad
 from speech3.hmm import read_symbol_table
-from speech3.io import A_GRAPH, GRAMMAR_FILE, GRAPH_FILE, read_fst
+from speech3.io import A_DATADIR, A_GRAPH, GRAMMAR_FILE, GRAPH_FILE, read_fst
 from speech3.language import ArpaLm, read_arpa
 from speech3.runtime import check_output, progress, read_json, say, write_json, write_text
 
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
+_DECODED = "hyp.txt", "hyp.ctm", "failed.txt"
 _REMEDY = "make the lattices again with speech3 decode --lattice"
 NBEST_FILE = "nbest.jsonl"
 Latticed = tuple[Hypothesis, WordLattice | None, list[Alternative]]  # with its N best paths
@@ -157,6 +159,16 @@ def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> Non
 def check_lattices(out: Path, inputs: Iterable[Path | None] = ()) -> None:
     """Refuse a directory with other lattices, or with another symbol table, such as that of a graph."""
     check_output(out, inputs, (ARCHIVE, INDEX, SYMBOLS), marks=[ABOUT], not_in=[A_GRAPH])
+
+
+def check_decoding(out: Path, inputs: Sequence[Path | None], *, lattices: bool) -> None:
+    """Refuse a directory where the files of a decoding would replace others; a model's own directory may be used."""
+    files = (*_DECODED, NBEST_FILE, ARCHIVE, INDEX, ABOUT, "feats", "pass*")
+    check_output(out, inputs, files, not_in=[A_DATADIR, A_GRAPH])
+    if lattices:
+        check_lattices(out, inputs)
+    # The directory of a model that adapts to speakers has the transforms of those that it was trained on.
+    check_output(out, inputs, [TRANSFORMS, TRANSFORMS_INDEX], marks=["feats", *_DECODED])
 
 
 def forget_lattices(out: Path) -> None:

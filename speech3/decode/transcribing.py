@@ -24,29 +24,24 @@ from speech3.data import PcmDecoder, arriving_bytes, checked_rate, sound_format
 from speech3.decode.apply import Transcription
 from speech3.decode.lattice_archive import write_lattices
 from speech3.decode.lattice_directory import (
-    ABOUT,
     ARCHIVE,
     INDEX,
-    NBEST_FILE,
     check_lattices,
     forget_lattices,
     lattices_about,
     ranked_paths,
     save_about,
 )
-from speech3.decode.speaker_passes import TRANSFORMS, TRANSFORMS_INDEX
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import DataError, OccupiedError, SettingError
 from speech3.hmm import Segment, file_name, write_textgrid
-from speech3.io import A_DATADIR, A_GRAPH
 from speech3.runtime import check_output, deferred_interrupt, read_utf8, say
 
 _BLOCK = 1 << 20
 STANDARD_INPUT = "standard_input"  # the name of its files
 _WRITTEN = ".speech3_transcribe.jsonl"  # names and digests of the TextGrids that we have written
-_DECODED = "hyp.txt", "hyp.ctm", "failed.txt"
 _USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
 _REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
 
@@ -108,16 +103,6 @@ def claim_results(files: Sequence[Path], textgrids: Path | None, lattices: Path 
 
 def _digest(path: Path) -> str:
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-
-
-def check_decoding(out: Path, inputs: Sequence[Path | None], *, lattices: bool) -> None:
-    """Refuse a directory where the files of a decoding would replace others; a model's own directory may be used."""
-    files = (*_DECODED, NBEST_FILE, ARCHIVE, INDEX, ABOUT, "feats", "pass*")
-    check_output(out, inputs, files, not_in=[A_DATADIR, A_GRAPH])
-    if lattices:
-        check_lattices(out, inputs)
-    # The directory of a model that adapts to speakers has the transforms of those that it was trained on.
-    check_output(out, inputs, [TRANSFORMS, TRANSFORMS_INDEX], marks=["feats", *_DECODED])
 
 
 def write_results(
