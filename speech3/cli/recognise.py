@@ -189,6 +189,9 @@ def decode(
         Path | None,
         typer.Option(metavar="DIR", help="Transforms of the speakers (trans.scp or Kaldi's trans.1, ...); not OUT."),
     ] = None,
+    words: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Adapt speakers to the words of another model's hyp.txt.")
+    ] = None,
     hot: _Hot = None,
     min_confidence: _Doubt = 0.0,
 ) -> None:
@@ -209,7 +212,10 @@ def decode(
     A model that adapts to speakers, such as `exp/digits/sat`, decodes in passes: `pass1`, `pass2` in OUT have the words
     of the earlier ones and the transforms of the speakers from them; OUT has those of the last pass, which
     `--transforms OUT` uses again. For a network on adapted features, such as `exp/minilibri/sat_lfmmi`, these are in
-    OUT/sat. Who speaks is read from DIR/utt2spk.
+    OUT/sat. Who speaks is read from DIR/utt2spk. The words of a better model give better transforms:
+
+    `speech3 decode exp/minilibri/lfmmi DIR exp/first && speech3 decode exp/minilibri/sat_lfmmi DIR OUT --words
+    exp/first/hyp.txt`
 
     `speech3 decode exp/digits/dnn DIR OUT --with exp/digits/lstm --with exp/digits/cnn` averages the models' log
     likelihoods of each frame. The models must have the same senones; the graph and the settings are those of MODEL.
@@ -217,6 +223,7 @@ def decode(
     from speech3.corpora import read_speech
     from speech3.decode import (
         NBEST_FILE,
+        OtherWords,
         Recognizer,
         UtteranceParts,
         WantedResults,
@@ -229,31 +236,36 @@ def decode(
         load_recognizer,
         say_skipped,
         speaker_model,
-        with_transforms,
+        with_known,
         without_words,
         write_decoding,
     )
+    from speech3.evaluate import read_text
     from speech3.features import silent_in
     from speech3.hmm import DataWaves
     from speech3.runtime import available_jobs
 
     # The models and the features.
-    check_decoding(out, [directory, hot, transforms], lattices=lattice)
+    check_decoding(out, [directory, hot, transforms, words], lattices=lattice)
+    if transforms and words:
+        raise SettingError(f"--transforms {transforms}, --words {words}: both say what to adapt to; remove one of them")
+    known = OtherWords(words, read_text(words)) if words else transforms
     recognizer = Recognizer.load(model, graph=graph, hot=hot, min_confidence=min_confidence)
     jobs = jobs or available_jobs()
     more, data = [load_recognizer(other) for other in others or []], read_speech(directory, transcribed=False)[0]
     given = not all(each.features.from_audio for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
-    recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out, transforms)
+    recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out, known)
     # All passes but the last, if the model adapts to speakers.
     last: TrainedModel = recognizer
     searched: Mapping[str, np.ndarray] = feats
     speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
     adapting = speaker_model(recognizer) if not more else None
-    if transforms and not (adapting or any(each.sat for each in (recognizer, *more))):
-        raise SettingError(f"--transforms {transforms}: {model} does not adapt to speakers; remove the option")
-    if adapting and transforms:
-        last, searched = with_transforms(adapting, feats, speaker_of, transforms)
+    if known and not (adapting or any(each.sat for each in (recognizer, *more))):
+        option = f"--words {words}" if words else f"--transforms {transforms}"
+        raise SettingError(f"{option}: {model} does not adapt to speakers; remove the option")
+    if adapting and known:
+        last, searched = with_known(adapting, feats, speaker_of, known, jobs)
     elif adapting:
         silent = silent_in(out / "feats")
         last, searched = before_last_pass(adapting, feats, speaker_of, lambda n: out / f"pass{n}", jobs, silent)

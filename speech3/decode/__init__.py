@@ -84,12 +84,14 @@ if TYPE_CHECKING:
     from speech3.decode.speaker_groups import find_speakers as find_speakers
     from speech3.decode.speaker_passes import (
         Marked as Marked,
+        OtherWords as OtherWords,
         before_last_pass as before_last_pass,
         keep_speakers as keep_speakers,
         read_speakers as read_speakers,
         say_speakers as say_speakers,
         speaker_model as speaker_model,
-        with_transforms as with_transforms,
+        transforms_along as transforms_along,
+        with_known as with_known,
         write_speakers as write_speakers,
     )
     from speech3.decode.trained_model import (

@@ -22,13 +22,15 @@ from speech3.decode.output import LONG_S, Cut, aligned_words, cut_at_pauses, wit
 from speech3.decode.search import Decoding
 from speech3.decode.speaker_passes import (
     TRANSFORMS,
+    Known,
     KnownSpeakers,
+    OtherWords,
     SpeakerModel,
     adapt,
+    known_transforms,
     last_transforms,
     network_speakers,
     speaker_model,
-    with_transforms,
     write_speakers,
 )
 from speech3.decode.trained_model import (
@@ -102,27 +104,28 @@ def features_for(
     jobs: int,
     out: Path,
     most_bad: float = MOST_BAD,
-    transforms: Path | None = None,
+    known: Known | None = None,
 ) -> tuple[Mapping[str, np.ndarray], dict[str, str]]:
     """Extract the features that the model needs into ``out/feats``; also return why utterances have none.
 
     Recordings at another sampling rate are resampled. Channels may be different speakers, so a recording of a data
     directory that has several is refused unless the model's own features.yaml mixes them; in a folder they are mixed.
-    For features adapted to speakers, the GMMs beside the network recognise all utterances first, unless `transforms`
-    has those of the speakers; ``out/sat`` then has the transforms, and ``out/sat/feats`` the features of the GMMs if
-    the network has others, too.
+    For features adapted to speakers, the GMMs beside the network recognise all utterances first, unless `known` has
+    the speakers' transforms or what another model recognised; ``out/sat`` then has the transforms, and
+    ``out/sat/feats`` the features of the GMMs if the network has others, too.
 
     Raises
     ------
     Speech3Error
         More than `most_bad` of the utterances are bad; given features do not match those that the model was trained on;
-        `transforms` for a network whose adapted features are given.
+        `known` for a network whose adapted features are given.
     """
     model = network_speakers(recognizer)
-    if model and transforms and not data.recordings:
+    if model and known and not data.recordings:
+        given = f"--words {known.path}" if isinstance(known, OtherWords) else f"--transforms {known}"
         raise SettingError(
-            f"--transforms {transforms}: {data.path} has no recordings, so its features are taken as they are; remove"
-            " the option, or pass a directory with recordings"
+            f"{given}: {data.path} has no recordings, so its features are taken as they are; remove the option, or pass"
+            " a directory with recordings"
         )
     if model and data.recordings:
         check_output(out / SAT, not_in=[A_MODEL], written=[TRANSFORMS])
@@ -130,7 +133,7 @@ def features_for(
         place = out if alone else out / SAT
         seen, skipped = features_for(model.recognizer, data, jobs, place, most_bad)
         speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
-        adapted = _adapted(model, seen, speaker_of, silent_in(place / "feats"), jobs, transforms)
+        adapted = _adapted(model, seen, speaker_of, silent_in(place / "feats"), jobs, known)
         write_speakers(out / SAT, adapted.transforms, speaker_of)
         if alone:
             return adapted, skipped
@@ -156,13 +159,14 @@ def _adapted(
     speaker_of: Mapping[str, str],
     silent: Set[str],
     jobs: int,
-    given: Path | None,
+    known: Known | None,
 ) -> Projected:
-    """Features adapted to the speakers, with given transforms or by the words of all passes but the last."""
-    if given:
-        return with_transforms(model, feats, speaker_of, given)[1].projected
-    say(f"adapting to speakers, with {model.recognizer.directory}")
-    transforms = last_transforms(model, feats, speaker_of, jobs, silent)
+    """Features adapted to the speakers, with what is known or by the words of all passes but the last."""
+    if known:
+        transforms = known_transforms(model, feats, speaker_of, known, jobs)
+    else:
+        say(f"adapting to speakers, with {model.recognizer.directory}")
+        transforms = last_transforms(model, feats, speaker_of, jobs, silent)
     return Projected(feats, speaker_of, model.projection, transforms)
 
 

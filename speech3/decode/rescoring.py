@@ -46,7 +46,7 @@ from speech3.decode.lattice_paths import confidences, nbest
 from speech3.decode.output import write_decoding, write_hypotheses
 from speech3.decode.recognizer import load_recognizer
 from speech3.decode.search import Decoding, Hypothesis, small_enough
-from speech3.decode.speaker_passes import SPK2UTT, speaker_model, with_transforms
+from speech3.decode.speaker_passes import SPK2UTT, speaker_model, with_known
 from speech3.decode.trained_model import Alternative, TrainedModel
 from speech3.decode.tune import ErrorRate, check_references, error_rate_of
 from speech3.errors import (
@@ -392,5 +392,5 @@ def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int)
     feats: Mapping[str, np.ndarray] = ArkReader(scp)
     if adapted and (speakers := speaker_model(recognizer)):
         speaker_of = read_spk2utt(directory.path / SPK2UTT)
-        recognizer, feats = with_transforms(speakers, feats, speaker_of, directory.path)
+        recognizer, feats = with_known(speakers, feats, speaker_of, directory.path)
     write_decoding(out, recognizer, feats, decoding, jobs)

@@ -15,6 +15,7 @@ import numpy as np
 from speech3.data import DataDir
 from speech3.decode.apply import SideBySide, features_for
 from speech3.decode.recognizer import Recognizer
+from speech3.decode.speaker_passes import Known
 from speech3.decode.trained_model import MeanScorer
 from speech3.errors import MismatchError
 from speech3.hmm import Gmm, ProjectedGmm, output_difference
@@ -43,7 +44,7 @@ def features_of_all(
     data: DataDir,
     jobs: int,
     out: Path,
-    transforms: Path | None = None,
+    known: Known | None = None,
 ) -> tuple[Recognizer, Mapping[str, np.ndarray], dict[str, str]]:
     """The recogniser of all models, the features of all of them, and the reason for each utterance without features.
 
@@ -52,7 +53,7 @@ def features_of_all(
     """
     for other in others:
         _check(recognizer, other)
-    feats, skipped = features_for(recognizer, data, jobs, out, transforms=transforms)
+    feats, skipped = features_for(recognizer, data, jobs, out, known=known)
     if all(same_features(recognizer, other) for other in others):
         return (with_mean_scores(recognizer, others) if others else recognizer), feats, skipped
     parts: list[Mapping[str, np.ndarray]] = [feats]
@@ -60,7 +61,7 @@ def features_of_all(
         if same_features(recognizer, other):
             parts.append(feats)
             continue
-        found, bad = features_for(other, data, jobs, out / f"with{number}", transforms=transforms)
+        found, bad = features_for(other, data, jobs, out / f"with{number}", known=known)
         parts.append(found)
         skipped = {**bad, **skipped}
     dims = [next(iter(part.values())).shape[1] for part in parts]

@@ -17,7 +17,7 @@ from speech3.decode.graph import DecodingGraph
 from speech3.decode.output import write_hypotheses
 from speech3.decode.search import Decoding, without_words
 from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
-from speech3.errors import FormatError, MismatchError, listed
+from speech3.errors import FormatError, MismatchError, Speech3Error, listed
 from speech3.hmm import (
     ADAPTED,
     Adapted,
@@ -39,12 +39,13 @@ from speech3.hmm import (
     write_transforms,
 )
 from speech3.io import DECODE_FILE
+from speech3.language import check_vocabulary
 from speech3.runtime import say
 
 TRANSFORMS, TRANSFORMS_INDEX, SPK2UTT = "trans.ark", "trans.scp", "spk2utt"
 _MIN_GAIN = 1.0  # in log likelihood per frame (recipes/minilibri/RESULTS.md)
 SEVERAL = "a transform hardly raises the likelihood, so there may be several speakers"
-_SUPERVISED = 2  # rounds of alignment and transforms along transcripts
+_ROUNDS = 2  # of alignment and transforms along given words
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,6 +266,20 @@ def read_speakers(path: Path, dim: int) -> dict[str, np.ndarray]:
 
 
 @dataclass(frozen=True, eq=False)
+class OtherWords:
+    """What another model recognised in the utterances, for speakers to be adapted to; `path` is the file that has it.
+
+    A better model's words give better transforms than the passes of the GMMs (recipes/minilibri/RESULTS.md).
+    """
+
+    path: Path
+    by_utterance: Mapping[str, str]
+
+
+Known = Path | OtherWords  # in place of the earlier passes: transforms that were estimated before, or words
+
+
+@dataclass(frozen=True, eq=False)
 class Pass:
     """A pass before the last: what it found (None if that was known), and the transforms and statistics from it."""
 
@@ -352,10 +367,7 @@ def before_last_pass(
         write_hypotheses(place(each.number) / "hyp.txt", each.found)
         write_speakers(place(each.number), each.estimated.transforms, speaker_of)
 
-    transforms = last_transforms(model, feats, speaker_of, jobs, silent, keep)
-    if not transforms:
-        return model.recognizer, feats
-    return model.adapted_to(feats, speaker_of, transforms, model.recognizer.graph)
+    return _last_pass(model, feats, speaker_of, last_transforms(model, feats, speaker_of, jobs, silent, keep))
 
 
 def adapt(
@@ -378,20 +390,67 @@ def along_transcripts(
     jobs: int = 1,
 ) -> tuple[Scorer, Mapping[str, np.ndarray]]:
     """The scorer and the features adapted to each speaker along transcripts, for alignment with them."""
-    transforms: Mapping[str, np.ndarray] = {}
-    for _ in range(_SUPERVISED):
-        estimated, _ = model.transforms(feats, speaker_of, words, transforms, jobs)
-        transforms = estimated.transforms
-    say_speakers(speaker_of, estimated)
+    transforms = transforms_along(model, feats, speaker_of, words, jobs)
     using, marked = model.adapted_to(feats, speaker_of, transforms, graph=None)
     return using.scorer, marked
 
 
-def with_transforms(
-    model: SpeakerModel, feats: Mapping[str, np.ndarray], speaker_of: Mapping[str, str], path: Path
-) -> tuple[TrainedModel, Marked]:
-    """The recogniser and the features of a pass with transforms from a file or directory (`read_speakers`)."""
-    transforms = read_speakers(path, model.projection.dim)
+def transforms_along(
+    model: SpeakerModel,
+    feats: Mapping[str, np.ndarray],
+    speaker_of: Mapping[str, str],
+    words: Mapping[str, str],
+    jobs: int = 1,
+) -> Mapping[str, np.ndarray]:
+    """The speakers' transforms along words, aligned first by the twin, then with the transforms from that."""
+    transforms: Mapping[str, np.ndarray] = {}
+    for _ in range(_ROUNDS):
+        estimated, _ = model.transforms(feats, speaker_of, words, transforms, jobs)
+        transforms = estimated.transforms
+    say_speakers(speaker_of, estimated)
+    return transforms
+
+
+def with_known(
+    model: SpeakerModel, feats: Mapping[str, np.ndarray], speaker_of: Mapping[str, str], known: Known, jobs: int = 1
+) -> tuple[TrainedModel, Mapping[str, np.ndarray]]:
+    """The recogniser and the features of a pass that needs no earlier ones (see `known_transforms`)."""
+    return _last_pass(model, feats, speaker_of, known_transforms(model, feats, speaker_of, known, jobs))
+
+
+def _last_pass(
+    model: SpeakerModel,
+    feats: Mapping[str, np.ndarray],
+    speaker_of: Mapping[str, str],
+    transforms: Mapping[str, np.ndarray],
+) -> tuple[TrainedModel, Mapping[str, np.ndarray]]:
+    if not transforms:
+        return model.recognizer, feats
+    return model.adapted_to(feats, speaker_of, transforms, model.recognizer.graph)
+
+
+def known_transforms(
+    model: SpeakerModel, feats: Mapping[str, np.ndarray], speaker_of: Mapping[str, str], known: Known, jobs: int = 1
+) -> Mapping[str, np.ndarray]:
+    """Transforms from a file or directory (`read_speakers`), or estimated along the words of another model.
+
+    Raises `Speech3Error`: they are of other speakers, or of other utterances, or most words are not in the lexicon.
+    """
+    if isinstance(known, OtherWords):
+        path, words = known.path, {key: known.by_utterance[key] for key in feats if key in known.by_utterance}
+        if not words:
+            raise MismatchError(
+                f"{path}: has words of other utterances ({listed(sorted(known.by_utterance), 3)}) than the data"
+                f" ({listed(sorted(feats), 3)}); pass what was recognised in these recordings"
+            )
+        try:
+            check_vocabulary(words, model.recognizer.hmm.lexicon.by_word)
+        except Speech3Error as error:
+            raise error.restated(f"{path}: {error}") from error
+        if missing := sorted(feats.keys() - words.keys()):
+            say(f"  {path}: no line for {listed(missing, 3)}: they take no part in adaptation")
+        return transforms_along(model, feats, speaker_of, words, jobs)
+    path, transforms = known, read_speakers(known, model.projection.dim)
     speakers = set(speaker_of.values())
     if not speakers & set(transforms):
         raise MismatchError(
@@ -400,4 +459,4 @@ def with_transforms(
         )
     if unknown := sorted(speakers - set(transforms)):
         say(f"  {path}: no transform of {listed(unknown, 3)}: their utterances are not adapted")
-    return model.adapted_to(feats, speaker_of, transforms, model.recognizer.graph)
+    return transforms

@@ -287,6 +287,7 @@ def decode_system(e: Experiment, system: str) -> None:
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")
     out = e.out / "decode" / system
     write_text(out / "dev" / "tuning.txt", _table(found, metric))
+    write_text(out / "dev" / "hyp.txt", "".join(f"{key} {' '.join(words)}\n" for key, words in found.words.items()))
     write_json(out / "dev" / _BEST, {**asdict(best), **_second_rate(found, references, metric)})
     # Decode test.
     frames = sum(len(feats_TF) for feats_TF in test.values())

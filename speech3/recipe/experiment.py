@@ -84,6 +84,7 @@ CORPORA: dict[str, Callable[..., None]] = {
 }
 MAKES_ITS_OWN = frozenset({"digits", "shuzi"})  # corpora that are synthesised
 LDA, SAT = "lda", "sat"  # GMMs on transformed features (hmm.lda, hmm.sat)
+SAT_WORDS = "sat_words"  # SAT's features of dev and test, adapted to what `LFMMI` recognised in them
 ADAPTED_STAGE = "adapted"  # the stage of what comes after decoding with sat
 SAT_LFMMI = "sat_lfmmi"  # the LF-MMI network on mel bins and SAT's adapted features
 LFMMI_MEAN = "lfmmi_mean"  # the mean of the scores of `LFMMI` and `SAT_LFMMI`
@@ -194,6 +195,11 @@ class Experiment:
         senones = self.networks and not (given or self.recipe.training.of_sequences)
         lfmmi = self.recipe.lfmmi and self.recipe.lfmmi.adapted
         return (*((self.sat_network,) if senones else ()), *((SAT_LFMMI,) if lfmmi else ()))
+
+    @property
+    def adapts_to_lfmmi(self) -> bool:
+        """Whether networks are decoded with transforms from the words of `LFMMI`, which are better than SAT's own."""
+        return bool(self.adapted and self.recipe.lfmmi)
 
     @property
     def sat_network(self) -> str:
@@ -468,7 +474,10 @@ class Experiment:
     def feats(self, system: str, split: str) -> Mapping[str, np.ndarray]:
         """The features that a system reads; for some mel bins, and after them the adapted features."""
         presets = dict.fromkeys([self.feature_preset(system), *([SAT] if on_sat(system) else [])])
-        parts = [ArkReader(self.features(preset, split) / "feats.scp") for preset in presets]
+        adapted = SAT_WORDS if self.adapts_to_lfmmi and split != self.train else SAT
+        parts = [
+            ArkReader(self.features(adapted if preset == SAT else preset, split) / "feats.scp") for preset in presets
+        ]
         return parts[0] if len(parts) == 1 else SideBySide(parts)
 
     def frames_name(self, network: str) -> str:

@@ -25,6 +25,7 @@ from speech3.recipe.experiment import (
     NEGATIVES,
     SAT,
     SAT_LFMMI,
+    SAT_WORDS,
     SELF,
     UNTRANSCRIBED,
     Experiment,
@@ -449,6 +450,13 @@ def _adapted_steps(e: Experiment) -> list[Step]:
     files = [e.features(SAT, split) for split in e.splits]
     run, outputs = partial(speakers.write_adapted_features, e), [path / "feats.scp" for path in files]
     steps = [Step(features, run, {}, outputs, [decode_step(SAT)], owns=files[0].parent, bulky=True)]
+    # What decoding reads: with an LF-MMI system, features that are adapted to its words.
+    read = features
+    if e.adapts_to_lfmmi:
+        read, places = f"{ADAPTED_STAGE}/words", [e.features(SAT_WORDS, split) for split in ("dev", "test")]
+        run, outputs = partial(speakers.write_features_of_words, e), [path / "feats.scp" for path in places]
+        needs = [decode_step(LFMMI), f"hmm/{SAT}"]
+        steps.append(Step(read, run, {}, outputs, needs, owns=places[0].parent, bulky=True))
     for network in e.adapted:
         out = e.frames(network)
         if network == e.sat_network:
@@ -468,15 +476,15 @@ def _adapted_steps(e: Experiment) -> list[Step]:
             config = {"lfmmi.training.dtype": e.recipe.lfmmi.training.dtype}
             train = _lfmmi_training(e, network, partial(speakers.train_adapted_lfmmi, e, network), [packed])
         steps.append(Step(packed, partial(pack, e), config, _frames(out), needs, owns=out, bulky=True))
-        steps += [train, _decode_step(e, network, [train_step(network), f"graph/{e.hmm_of(network)}"])]
+        steps += [train, _decode_step(e, network, [train_step(network), f"graph/{e.hmm_of(network)}", read])]
     if LFMMI_MEAN in e.trained:
         made, needs = train_step(LFMMI_MEAN), [train_step(LFMMI), train_step(SAT_LFMMI)]
         steps.append(_model_step(made, partial(speakers.make_mean, e), e.model(LFMMI_MEAN), {}, needs))
-        steps.append(_decode_step(e, LFMMI_MEAN, [made, f"graph/{LFMMI_HMM}"]))
+        steps.append(_decode_step(e, LFMMI_MEAN, [made, f"graph/{LFMMI_HMM}", read]))
     if LFMMI_TAUGHT in e.trained:
         needs = [f"{ADAPTED_STAGE}/{SAT_LFMMI}.frames", train_step(LFMMI_MEAN)]
         steps.append(_lfmmi_training(e, LFMMI_TAUGHT, partial(speakers.train_adapted_lfmmi, e, LFMMI_TAUGHT), needs))
-        steps.append(_decode_step(e, LFMMI_TAUGHT, [train_step(LFMMI_TAUGHT), f"graph/{LFMMI_HMM}"]))
+        steps.append(_decode_step(e, LFMMI_TAUGHT, [train_step(LFMMI_TAUGHT), f"graph/{LFMMI_HMM}", read]))
     return steps
 
 

@@ -5,6 +5,7 @@ OUT/sat/{trans.ark,trans.scp,spk2utt}   transforms of the speakers of training
 OUT/decode/sat/test_passN           the words of each pass before the last: hyp.txt; the transforms from them: trans.*
 OUT/features/sat/{train,dev,test}   features after LDA, MLLT and the speakers' transforms, for networks; those of dev
                                     and test are adapted to the words of the last pass but one
+OUT/features/sat_words/{dev,test}   with an LF-MMI system: adapted to its words, for decoding; and trans.*
 OUT/sat/align/{train,dev}           alignments of these features by SAT's adapted GMMs
 OUT/frames/sat                      packed: the utterances of training with and without their speaker's transform
 OUT/frames/sat_PRESET               the same for networks with convolutions: mel bins, and then the adapted features
@@ -37,10 +38,12 @@ from speech3.decode import (
     read_speakers,
     say_speakers,
     speaker_model,
+    transforms_along,
     tune_passes,
     write_speakers,
 )
 from speech3.errors import DataError, MissingError, check_bad
+from speech3.evaluate import read_text
 from speech3.features import silent_in
 from speech3.frames import write_frames
 from speech3.hmm import (
@@ -69,6 +72,7 @@ from speech3.recipe.experiment import (
     LFMMI_MEAN,
     SAT,
     SAT_LFMMI,
+    SAT_WORDS,
     Experiment,
 )
 from speech3.recipe.language import error_rate
@@ -232,21 +236,38 @@ def last_pass(e: Experiment, split: str) -> tuple[TrainedModel, Mapping[str, np.
 
 def write_adapted_features(e: Experiment) -> None:
     """Write `adapted_features` as feature directories; ``adapted.json`` says how they were made."""
-    preset = e.recipe.hmm.features
-    base = parse(FeatureConfig, read_yaml(e.features(preset, e.train) / FEATURES_FILE), preset)
     for split, (projected, transforms) in adapted_features(e).items():
-        out = e.features(SAT, split)
-        write_ark(out / "feats.ark", projected.items(), out / "feats.scp")
-        write_text(out / FEATURES_FILE, yaml.safe_dump({"kind": "given", "frame_shift": base.frame_shift}))
-        about = {
-            "features": str(e.features(preset, split)),
-            "model": str(e.model(SAT)),
-            "values": _projection(e.model(SAT)).dim,
-            "transforms": str(transforms) if transforms else None,
-            "speakers": len(projected.transforms),
-            "along": "transcripts" if split == e.train else "recognised words",
-        }
-        write_json(out / "adapted.json", about)
+        along = "transcripts" if split == e.train else "recognised words"
+        _write_adapted(e, e.features(SAT, split), projected, transforms, along)
+
+
+def write_features_of_words(e: Experiment) -> None:
+    """Write features of dev and test that are adapted to what the system `LFMMI` recognised."""
+    model = speaker_model(load_recognizer(e.model(SAT)))
+    assert model is not None
+    for split in ("dev", "test"):
+        feats, out = ArkReader(e.features(e.recipe.hmm.features, split) / "feats.scp"), e.features(SAT_WORDS, split)
+        words, speaker_of = read_text(e.out / "decode" / LFMMI / split / "hyp.txt"), speakers_of(e.data(split))
+        transforms = transforms_along(model, feats, speaker_of, words, e.jobs)
+        write_speakers(out, transforms, speaker_of)
+        projected = Projected(feats, speaker_of, model.projection, transforms)
+        _write_adapted(e, out, projected, out, f"words recognised by {LFMMI}")
+
+
+def _write_adapted(e: Experiment, out: Path, projected: Projected, transforms: Path | None, along: str) -> None:
+    preset, split = e.recipe.hmm.features, out.name
+    base = parse(FeatureConfig, read_yaml(e.features(preset, e.train) / FEATURES_FILE), preset)
+    write_ark(out / "feats.ark", projected.items(), out / "feats.scp")
+    write_text(out / FEATURES_FILE, yaml.safe_dump({"kind": "given", "frame_shift": base.frame_shift}))
+    about = {
+        "features": str(e.features(preset, split)),
+        "model": str(e.model(SAT)),
+        "values": projected.projection.dim if projected.projection else None,
+        "transforms": str(transforms) if transforms else None,
+        "speakers": len(projected.transforms),
+        "along": along,
+    }
+    write_json(out / "adapted.json", about)
 
 
 def align_adapted(e: Experiment) -> None:

@@ -1,5 +1,6 @@
 """Transforms of speakers from recognised words, and which utterances are scored with them."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,10 +15,11 @@ from speech3.decode.recognizer import Recognizer
 from speech3.decode.speaker_passes import (
     SEVERAL,
     EitherScorer,
+    OtherWords,
     SpeakerModel,
     read_speakers,
     say_speakers,
-    with_transforms,
+    with_known,
     write_speakers,
 )
 from speech3.decode.tune import DecodeSettings
@@ -107,6 +109,35 @@ def test_utterances_without_a_transform_are_scored_by_the_twin(hmm: Hmm, tmp_pat
     assert scorer.loglikes(marked[first][:0]).shape == (0, hmm.num_pdfs)
 
 
+def test_adapting_to_the_words_of_another_model(
+    hmm: Hmm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(speaker_passes, "_MIN_GAIN", 0.0)
+    drawn, hyp = draw(hmm, 20, seed=5), tmp_path / "hyp.txt"
+    model, names = a_model(hmm, drawn.means, tmp_path), list(drawn.words)
+    with_graph = replace(model.recognizer, chosen_graph=DecodingGraph.__new__(DecodingGraph))
+    model = replace(model, recognizer=with_graph)
+    speaker_of = dict.fromkeys(names, "a")
+    words = {name: " ".join(each) for name, each in drawn.words.items()}
+    _, marked = with_known(model, drawn.feats, speaker_of, OtherWords(hyp, words))
+    assert isinstance(marked, speaker_passes.Marked)
+    # As from two rounds along these words.
+    once, _ = model.transforms(drawn.feats, speaker_of, words, {})
+    twice, _ = model.transforms(drawn.feats, speaker_of, words, once.transforms)
+    np.testing.assert_allclose(marked.projected.transforms["a"], twice.transforms["a"], rtol=1e-6, atol=1e-6)
+    # Utterances that the file lacks are named; of no known utterance or word it is refused.
+    capsys.readouterr()
+    with_known(model, drawn.feats, speaker_of, OtherWords(hyp, {name: words[name] for name in names[1:]}))
+    assert f"{hyp}: no line for {names[0]}: they take no part" in capsys.readouterr().err
+    with pytest.raises(Speech3Error, match=r"hyp\.txt: has words of other utterances \(u\) than the data"):
+        with_known(model, drawn.feats, speaker_of, OtherWords(hyp, {"u": words[names[0]]}))
+    with pytest.raises(Speech3Error, match=r"hyp\.txt: .* are not in the lexicon"):
+        with_known(model, drawn.feats, speaker_of, OtherWords(hyp, dict.fromkeys(names, "nobody knows this")))
+    # Nothing recognised: nobody is adapted to, as in the first pass.
+    using, feats = with_known(model, drawn.feats, speaker_of, OtherWords(hyp, dict.fromkeys(names, "")))
+    assert using is model.recognizer and feats is drawn.feats
+
+
 def test_it_is_said_who_speaks(capsys: pytest.CaptureFixture[str]) -> None:
     nobody = Estimated({}, {}, {})
     say_speakers({"u1": "u1", "u2": "u2"}, nobody)
@@ -125,4 +156,4 @@ def test_transforms_that_are_given(hmm: Hmm, tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match="6 x 7, but the model's features have 4"):
         read_speakers(tmp_path, 4)
     with pytest.raises(Speech3Error, match="transforms of other speakers"):
-        with_transforms(model, drawn.feats, {first: "c", second: "d"}, tmp_path)
+        with_known(model, drawn.feats, {first: "c", second: "d"}, tmp_path)

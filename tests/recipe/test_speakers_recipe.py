@@ -57,6 +57,14 @@ def test_its_steps_come_after_what_they_need_and_change_no_other(tmp_path: Path)
     assert costs["adapted/sat_dnn"].seconds > 0 and costs["adapted/sat_dnn.decode"].seconds > 0
     assert costs["adapted/sat.frames"].size == 2.1 * 360_000 * 40 * 4
     assert open_experiment("digits", tmp_path, None, ["hmm.sat=null"], "").gmms == ("tri", "lda")
+    # With an LF-MMI system, networks are decoded with transforms along its words, and trained as without it.
+    better = open_experiment("digits", tmp_path, None, ["lfmmi.adapted=true"], "")
+    steps = {step.name: step for step in planned_steps(better)}
+    assert steps["adapted/words"].needs == ["decode/lfmmi", "hmm/sat"]
+    for system in ("sat_dnn", "sat_lfmmi", "lfmmi_mean"):
+        assert "adapted/words" in steps[f"adapted/{system}.decode"].needs
+        assert "adapted/words" not in steps[f"adapted/{system}"].needs
+    assert steps["adapted/sat_dnn"].needs == after["adapted/sat_dnn"].needs
 
 
 @pytest.mark.parametrize(
@@ -161,7 +169,7 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     ran = re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M)
     assert ran == ["features/fbank40_utt", "hmm/lda", "hmm/sat", "hmm/lfmmi", "graph/lda", "graph/sat",
                    "graph/lfmmi_hmm", "train/lfmmi.frames", "train/lfmmi", "decode/lda", "decode/sat", "decode/lfmmi",
-                   "adapted/features", "adapted/align", "adapted/sat.frames", "adapted/sat_dnn",
+                   "adapted/features", "adapted/words", "adapted/align", "adapted/sat.frames", "adapted/sat_dnn",
                    "adapted/sat_dnn.decode", "adapted/sat_lfmmi.frames", "adapted/sat_lfmmi",
                    "adapted/sat_lfmmi.decode", "adapted/lfmmi_mean", "adapted/lfmmi_mean.decode",
                    "adapted/lfmmi_taught", "adapted/lfmmi_taught.decode", "score", "report"]  # fmt: skip
@@ -182,6 +190,9 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     expected = projection(plain[utterance]) @ transforms[speaker][:, :-1].T + transforms[speaker][:, -1]
     np.testing.assert_allclose(features[utterance], expected, rtol=1e-3, atol=1e-3)
     assert read_json(mine / "features" / "sat" / "test" / "adapted.json")["along"] == "recognised words"
+    heard = mine / "decode" / "lfmmi" / "test" / "hyp.txt"
+    assert read_json(mine / "features" / "sat_words" / "test" / "adapted.json")["along"] == "words recognised by lfmmi"
+    assert len((mine / "decode" / "lfmmi" / "dev" / "hyp.txt").read_text().splitlines()) == 12
     # The network's frames: every utterance once as adapted, then without its speaker's transform.
     packed = open_packed(mine / "frames" / "sat" / "train.frames")
     ids = list(packed.utterances)
@@ -215,15 +226,22 @@ def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: 
     # Networks on adapted features read recordings, too: the GMMs beside them make the earlier passes.
     waves = [test / path for path in sorted((test / "wav.scp").read_text().split()[1::2])[:2]]
     for system in ("sat_dnn", "sat_lfmmi", "lfmmi_mean", "lfmmi_taught"):
-        decoded = speech3("decode", mine / system, test, tmp_path / system)
+        decoded = speech3("decode", mine / system, test, tmp_path / "words" / system, "--words", heard)
         assert decoded.returncode == 0, decoded.stderr
         words = (mine / "decode" / system / "test" / "hyp.txt").read_text()
-        assert (tmp_path / system / "hyp.txt").read_text() == words
-        heard = speech3("transcribe", mine / system, *waves)  # each file is of a speaker of its own, as in the corpus
-        assert heard.returncode == 0, heard.stderr
-        assert [line.split()[1:] for line in heard.stdout.splitlines()] == [
+        assert (tmp_path / "words" / system / "hyp.txt").read_text() == words
+        decoded = speech3("decode", mine / system, test, tmp_path / system)
+        assert decoded.returncode == 0, decoded.stderr
+        words = (tmp_path / system / "hyp.txt").read_text()
+        spoken = speech3("transcribe", mine / system, *waves)  # each file is of a speaker of its own, as in the corpus
+        assert spoken.returncode == 0, spoken.stderr
+        assert [line.split()[1:] for line in spoken.stdout.splitlines()] == [
             line.split()[1:] for line in words.splitlines()[:2]
         ]
+    both = speech3("decode", mine / "sat", test, tmp_path / "no", "--words", heard, "--transforms", mine / "sat")
+    assert both.returncode == 1 and "both say what to adapt to" in both.stderr
+    wrong = speech3("decode", mine / "tri", test, tmp_path / "no", "--words", heard)
+    assert wrong.returncode == 1 and f"--words {heard}: {mine / 'tri'} does not adapt" in wrong.stderr
     given = ("--transforms", tmp_path / "sat_lfmmi" / "sat")
     again = speech3("decode", mine / "lfmmi", test, tmp_path / "both", "--with", mine / "sat_lfmmi", *given)
     assert again.returncode == 0 and "adapting to speakers" not in again.stderr, again.stderr
