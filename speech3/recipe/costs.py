@@ -165,6 +165,9 @@ def expected_costs(e: Experiment, speech: Speech) -> dict[str, Cost]:
         dim = recipe.hmm.lda.dim
         adapted = FeatureConfig(num_mel_bins=dim, frame_shift=e.presets[recipe.hmm.features].frame_shift)
         found[f"{ADAPTED_STAGE}/features"] = Cost(size=all_hours * _bytes(adapted, 4))
+        if e.adapts_to_lfmmi:
+            decoded = speech.dev + speech.test
+            found[f"{ADAPTED_STAGE}/words"] = Cost(2 * _HMM["align"] * decoded, 0, decoded * _bytes(adapted, 4))
     if (network := e.sat_network) in e.adapted:
         model, bins = e.sat_model(dim), e.presets[recipe.features]
         reads = bins.model_copy(update={"adapted": dim}) if e.reads_bins else adapted

@@ -57,6 +57,7 @@ from speech3.runtime import atomic_path, parallel_map, read_utf8, say, write_tex
 _LM = "lm.arpa.gz"
 _LETTERS = "letters.arpa.gz"
 _NGRAMS = 4  # order of those beside a neural model; recipes/minilibri/RESULTS.md, Language models
+_WITH_LANG = ("any", "commonvoice")  # corpora whose sources have a directory lang/
 _SECOND = {TUNING_GRAPH_DIR: "tuning.arpa.gz", OWN_GRAPH: "own.arpa.gz"}
 Rate = Callable[[list[str], list[str]], float]
 
@@ -283,8 +284,17 @@ def _vocabulary(e: Experiment, sentences: Iterable[list[str]]) -> set[str]:
             " discounted probability"
         )
     if strange := len(seen - words):
-        say(f"  {strange:,} of the text's {len(seen):,} words are not in the lexicon and count as <unk>")
+        say(f"  {strange:,} of the text's {len(seen):,} words are not in the lexicon and count as <unk>{_remedy(e)}")
     return words
+
+
+def _remedy(e: Experiment) -> str:
+    """How words of a given text or model get pronunciations, to be added to a message; only the source's own do."""
+    lm = e.recipe.lm
+    if e.source is None or e.recipe.corpus not in _WITH_LANG or not (lm.text or lm.arpa):
+        return ""
+    put = f"{lm.text} as {e.source / 'lang' / 'text'}" if lm.text else f"{lm.arpa} into {e.source / 'lang'}"
+    return f"; to give them pronunciations, put {put}, and remove lm.{'text' if lm.text else 'arpa'}"
 
 
 def _said(e: Experiment, split: str) -> Iterator[tuple[str, ...]]:
@@ -323,7 +333,8 @@ def make_graphs(e: Experiment, system: str) -> None:
         say(f"  {name}: {about['states']:,} states, {about['arcs']:,} arcs{unseen}")
         if dropped := about["dropped"]:
             write_text(e.model(system) / name / "dropped.txt", "\n".join(dropped) + "\n")
-            say(f"  {len(dropped)} words of the language model are not in the lexicon: {name}/dropped.txt")
+            remedy = _remedy(e)
+            say(f"  {len(dropped)} words of the language model are not in the lexicon: {name}/dropped.txt{remedy}")
 
 
 def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:

@@ -88,7 +88,21 @@ def test_words_that_the_lexicon_lacks_are_unknown(tmp_path: Path, capsys: pytest
     write_text(e.lexicon, "a A\nb B\n")
     language.make_lm(e)
     assert set(lm(e, "lm").words) == {"a", "b", "<unk>"}
-    assert "1 of the text's 3 words are not in the lexicon and count as <unk>" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "1 of the text's 3 words are not in the lexicon and count as <unk>\n" in said
+
+
+def test_how_words_of_a_given_text_get_pronunciations(tmp_path: Path) -> None:
+    text, source = tmp_path / "sentences.txt", tmp_path / "corpus"
+    text.write_text("a b new\n")
+    source.mkdir()
+    e = open_experiment("any", tmp_path / "out", source, [f"lm.text={text}"], "")
+    remedy = f"; to give them pronunciations, put {text} as {source / 'lang' / 'text'}, and remove lm.text"
+    assert language._remedy(e) == remedy
+    e = open_experiment("any", tmp_path / "out", source, ["lm.order=null", f"lm.arpa={text}"], "")
+    assert language._remedy(e).endswith(f"put {text} into {source / 'lang'}, and remove lm.arpa")
+    assert not language._remedy(open_experiment("any", tmp_path / "out", source, [], ""))
+    assert not language._remedy(open_experiment("digits", tmp_path / "out", None, [f"lm.text={text}"], ""))
 
 
 def test_the_model_to_tune_with_lacks_sentences_that_only_dev_says(
