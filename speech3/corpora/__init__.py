@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         HELD_OUT_LEXICON as HELD_OUT_LEXICON,
         LETTERS as LETTERS,
         SET_NAMES as SET_NAMES,
+        change_of_text as change_of_text,
+        pronounce_more as pronounce_more,
     )
     from speech3.corpora.folder import is_folder as is_folder, read_folder as read_folder, read_speech as read_speech
     from speech3.corpora.pairs import (

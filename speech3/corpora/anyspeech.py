@@ -359,6 +359,32 @@ def _as_transcript(text: str, graphemes: Sequence[str], language: str) -> str:
     return plain_words(without_markup(text, graphemes)[0], graphemes, language)
 
 
+def change_of_text(source: Path, graphemes: Sequence[str], language: str) -> Callable[[str], str]:
+    """How a sentence is to be changed to be written as the transcripts of `source` are."""
+    plain = is_folder(_places(source)["train"])
+    return partial(_as_transcript, graphemes=graphemes, language=language) if plain else str
+
+
+def pronounce_more(
+    words: Sequence[str],
+    source: Path,
+    train: DataDir,
+    lang: str | None,
+    *,
+    spelled: bool,
+    graphemes: Sequence[str] = (),
+) -> PronunciationTable:
+    """Pronunciations of further words, guessed as `write_corpus` guessed those of the words of `train`.
+
+    Words that cannot be pronounced by phones that train has are left out.
+    """
+    counts = Counter(_words(train))
+    wanted = [word for word in sorted(counts) if word not in NOT_WORDS]
+    lexicon = find_lang(source / "lang").lexicon
+    found = guess_pronunciations(wanted, counts, lexicon, lang, spelled=spelled, graphemes=graphemes)
+    return found.further([word for word in words if word not in NOT_WORDS])
+
+
 def _say_markup(path: Path, graphemes: Sequence[str]) -> None:
     """Say, once for each kind, what `_as_transcript` takes out of a text."""
     found: dict[str, tuple[str, str, str]] = {}

@@ -5,6 +5,7 @@ OUT/lm/tuning.arpa.gz   for tuning, if the text contains sentences of dev:    OU
                         estimated without them
 OUT/lm/own.arpa.gz      if a model and its text are given: our own model,     OUT/SYSTEM/graph_own
                         estimated on the text, for a second error rate
+OUT/lm/lexicon.txt      pronunciations of words that only lm.text or lm.arpa has, for the graphs
 OUT/lm/letters.arpa.gz  with lm.letters: model of the letters of words, which spells unseen words in each of the graphs
 OUT/lm/rescore.arpa.gz  with lm.rescore=ORDER: for rescoring lattices; estimated without dev's sentences
 OUT/lm/rescore          with lm.rescore=lstm: the same, a neural model mixed with a 4-gram
@@ -13,16 +14,17 @@ OUT/lm/rescore          with lm.rescore=lstm: the same, a neural model mixed wit
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from speech3.config import NeuralLmConfig
-from speech3.corpora import LETTERS
+from speech3.corpora import LETTERS, change_of_text, pronounce_more
 from speech3.data import read_datadir, read_lines, read_sentences, with_progress, without_background
 from speech3.decode import (
+    GRAPH_LEXICON,
     UNSEEN_WEIGHT,
     Spelling,
     build_graph,
@@ -33,10 +35,11 @@ from speech3.decode import (
 )
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error
 from speech3.evaluate import ERROR_RATES, Metric
-from speech3.hmm import Hmm, load_hmm
+from speech3.hmm import Hmm, load_hmm, with_pronunciations
 from speech3.io import GRAPH_DIR, TUNING_GRAPH_DIR
 from speech3.language import (
     ArpaLm,
+    Lexicon,
     estimate_lm,
     is_word,
     letter_units,
@@ -47,9 +50,11 @@ from speech3.language import (
     perplexity,
     read_arpa,
     read_checked,
+    read_graphemes,
     read_lexicon,
     read_neural,
     write_arpa,
+    write_lexicon,
 )
 from speech3.recipe.experiment import OWN_GRAPH, Experiment
 from speech3.runtime import atomic_path, parallel_map, read_utf8, say, write_text
@@ -68,6 +73,7 @@ class _Sentences(Iterable[list[str]]):
 
     path: Path | None
     e: Experiment
+    change: Callable[[str], str] = str  # of a line, to be written as the transcripts are
 
     def __iter__(self) -> Iterator[list[str]]:
         if self.path is None:
@@ -75,7 +81,7 @@ class _Sentences(Iterable[list[str]]):
         else:
             read = read_lines if self.path == _written(self.e) else read_sentences  # ours has no ids
             for block in with_progress(read([self.path]), [self.path], f"reading {self.path.name}"):
-                yield from (words for line in block.text.split("\n") if (words := line.split()))
+                yield from (words for line in block.text.split("\n") if (words := self.change(line).split()))
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,7 @@ def make_lm(e: Experiment) -> None:
         return
     directory = e.out / "lm"
     given, models = _given(e), dict[str, ArpaLm]()
+    _pronounce_given(e, given)
     if given:
         models[_LM] = given
     if text := _text(e, given):
@@ -129,6 +136,42 @@ def make_lm(e: Experiment) -> None:
             say(f"  {name}: {', '.join(_perplexity(e, model, split) for split in ('dev', 'test'))}")
     if e.recipe.letters:
         _make_letters(e, models[_LM])
+
+
+def _pronounce_given(e: Experiment, given: ArpaLm | None) -> None:
+    """Write pronunciations of words that `lm.text` or `lm.arpa` has and the data's lexicon lacks, if it has guesses."""
+    lm, further = e.recipe.lm, _further(e)
+    further.unlink(missing_ok=True)
+    if e.source is None or e.recipe.corpus not in _WITH_LANG or not (lm.text or lm.arpa):
+        return
+    listed = read_lexicon(e.lexicon)
+    words = set(given.words) if given and lm.arpa else set[str]()
+    if lm.text:
+        words.update(word for sentence in _Sentences(Path(lm.text), e, _change(e)) for word in sentence)
+    new = sorted(word for word in words if word not in listed.by_word and is_word(word))
+    spelled = e.recipe.lexicon == "graphemes"
+    train = without_background(read_datadir(e.data("train")))
+    table = pronounce_more(new, e.source, train, e.recipe.lang, spelled=spelled, graphemes=_graphemes(e)) if new else {}
+    has = {phone for pron in listed.pronunciations for phone in pron.phones}
+    table = {word: kept for word, every in table.items() if (kept := [each for each in every if has.issuperset(each)])}
+    if table:
+        say(f"  {len(table):,} words of {lm.text or lm.arpa} are not in the transcripts; their pronunciations: {further}")
+        write_text(further, "".join(f"{word} {' '.join(each)}\n" for word, every in table.items() for each in every))
+
+
+def _further(e: Experiment) -> Path:
+    return e.out / "lm" / GRAPH_LEXICON
+
+
+def _graphemes(e: Experiment) -> Sequence[str]:
+    return read_graphemes(Path(e.recipe.graphemes)) if e.recipe.graphemes else ()
+
+
+def _change(e: Experiment) -> Callable[[str], str]:
+    """How the sentences of `lm.text` are changed: as the transcripts of a folder were."""
+    if e.source is None or e.recipe.corpus != "any":
+        return str
+    return change_of_text(e.source, _graphemes(e), e.recipe.lang or "")
 
 
 def _make_letters(e: Experiment, lm: ArpaLm) -> None:
@@ -263,7 +306,7 @@ def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
     pieces, path = e.out / "data" / "pieces.txt", _path_of_text(e, given)
     if not path and given:
         return None
-    sentences = _Sentences(path, e)
+    sentences = _Sentences(path, e, _change(e) if e.recipe.lm.text and path == Path(e.recipe.lm.text) else str)
     if pieces.exists():
         vocabulary = set(pieces.read_text(encoding="utf-8").split())
     else:
@@ -276,25 +319,18 @@ def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
 def _vocabulary(e: Experiment, sentences: Iterable[list[str]]) -> set[str]:
     """The words of the lexicon, including those that are not in the text, which may still be spoken."""
     seen = {word for sentence in sentences for word in sentence}
-    listed = lexicon.lexicon_entries(read_utf8(e.lexicon), e.lexicon)
-    words = {word for word in listed if word in seen or lexicon.is_word(word)}
+    listed = {*lexicon.lexicon_entries(read_utf8(e.lexicon), e.lexicon)}
+    if _further(e).exists():
+        listed |= read_lexicon(_further(e)).by_word.keys()
+    words = {word for word in listed if word in seen or is_word(word)}
     if unseen := len(words - seen):
         say(
             f"  {unseen:,} of the lexicon's {len(words):,} words are not in the text, and share the"
             " discounted probability"
         )
     if strange := len(seen - words):
-        say(f"  {strange:,} of the text's {len(seen):,} words are not in the lexicon and count as <unk>{_remedy(e)}")
+        say(f"  {strange:,} of the text's {len(seen):,} words are not in the lexicon and count as <unk>")
     return words
-
-
-def _remedy(e: Experiment) -> str:
-    """How words of a given text or model get pronunciations, to be added to a message; only the source's own do."""
-    lm = e.recipe.lm
-    if e.source is None or e.recipe.corpus not in _WITH_LANG or not (lm.text or lm.arpa):
-        return ""
-    put = f"{lm.text} as {e.source / 'lang' / 'text'}" if lm.text else f"{lm.arpa} into {e.source / 'lang'}"
-    return f"; to give them pronunciations, put {put}, and remove lm.{'text' if lm.text else 'arpa'}"
 
 
 def _said(e: Experiment, split: str) -> Iterator[tuple[str, ...]]:
@@ -333,8 +369,7 @@ def make_graphs(e: Experiment, system: str) -> None:
         say(f"  {name}: {about['states']:,} states, {about['arcs']:,} arcs{unseen}")
         if dropped := about["dropped"]:
             write_text(e.model(system) / name / "dropped.txt", "\n".join(dropped) + "\n")
-            remedy = _remedy(e)
-            say(f"  {len(dropped)} words of the language model are not in the lexicon: {name}/dropped.txt{remedy}")
+            say(f"  {len(dropped)} words of the language model are not in the lexicon: {name}/dropped.txt")
 
 
 def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
@@ -344,7 +379,16 @@ def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
         spelling: Spelling | None = _spelling(e, hmm)
     else:
         spelling = phone_filler(hmm, phones=e.recipe.lm.filler, garbage=e.recipe.negatives is not None)
-    return build_graph(hmm, lm, e.model(system) / name, e.recipe.lm.self_loop_scale, spelling)
+    out, further = e.model(system) / name, _further(e)
+    if not further.exists():
+        return build_graph(hmm, lm, out, e.recipe.lm.self_loop_scale, spelling)
+    # The graph keeps the pronunciations of words that only its language model has, so that they can be aligned.
+    more = read_lexicon(further).pronunciations
+    hmm = with_pronunciations(hmm, more, str(further))
+    about = build_graph(hmm, lm, out, e.recipe.lm.self_loop_scale, spelling)
+    units = spelling.pronunciations if spelling else ()
+    write_lexicon(Lexicon((*more, *units)), out / GRAPH_LEXICON)
+    return about
 
 
 def _spelling(e: Experiment, hmm: Hmm) -> Spelling:

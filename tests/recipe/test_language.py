@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from speech3.data.datadir import DataDir, Utterance, write_datadir
+from speech3.decode.grammar import with_lexicon_of
 from speech3.decode.graph import load_graph
 from speech3.decode.search import Decoding
 from speech3.errors import DataError, Speech3Error
@@ -28,6 +29,7 @@ SAID = {"train": ["a b", "c"], "dev": ["b c", "c"], "test": ["a d"]}  # "c" is s
 
 def experiment(out: Path, *overrides: str, source: Path | None = None, name: str = "any") -> Experiment:
     """An experiment with data as the stage `data` writes them."""
+    write_text(out / "in" / "wav.scp", "")
     e = open_experiment(name, out, source or out / "in", ["jobs=1", *overrides], "")
     for split, sentences in SAID.items():
         rows = {f"{split}{n}": Utterance(f"{split}{n}", f"{split}{n}", "s", text) for n, text in enumerate(sentences)}
@@ -92,17 +94,41 @@ def test_words_that_the_lexicon_lacks_are_unknown(tmp_path: Path, capsys: pytest
     assert "1 of the text's 3 words are not in the lexicon and count as <unk>\n" in said
 
 
-def test_how_words_of_a_given_text_get_pronunciations(tmp_path: Path) -> None:
+def test_words_that_only_the_given_text_has_are_pronounced_as_those_of_train(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text, source = tmp_path / "sentences.txt", tmp_path / "corpus"
-    text.write_text("a b new\n")
+    text.write_text("Cab, ab!\nabba CAB (twice).\n1984\n")
     source.mkdir()
-    e = open_experiment("any", tmp_path / "out", source, [f"lm.text={text}"], "")
-    remedy = f"; to give them pronunciations, put {text} as {source / 'lang' / 'text'}, and remove lm.text"
-    assert language._remedy(e) == remedy
-    e = open_experiment("any", tmp_path / "out", source, ["lm.order=null", f"lm.arpa={text}"], "")
-    assert language._remedy(e).endswith(f"put {text} into {source / 'lang'}, and remove lm.arpa")
-    assert not language._remedy(open_experiment("any", tmp_path / "out", source, [], ""))
-    assert not language._remedy(open_experiment("digits", tmp_path / "out", None, [f"lm.text={text}"], ""))
+    (source / "u.wav").write_bytes(b"")  # a folder of recordings, whose transcripts are in plain words
+    e = open_experiment("any", tmp_path / "out", source, [f"lm.text={text}", "lexicon=graphemes", "lm.letters=0"], "")
+    for split in SAID:
+        rows = {f"{split}{n}": Utterance(f"{split}{n}", f"{split}{n}", "s", "cab a b c twie") for n in range(9)}
+        write_datadir(DataDir(e.data(split), {key: f"{key}.wav" for key in rows}, rows), e.data(split))
+    words = ("cab", "a", "b", "c", "twie")
+    write_text(e.lexicon, "".join(f"{word} {' '.join(word)}\n" for word in words))
+    language.make_lm(e)
+    # Written as the transcripts are; 1984 has no letters.
+    assert set(lm(e, "lm").words) == {*words, "ab", "abba", "twice", "<unk>"}
+    further = tmp_path / "out" / "lm" / "lexicon.txt"
+    assert further.read_text() == "ab a b\nabba a b b a\ntwice t w i c e\n"
+    said = capsys.readouterr().err
+    assert f"3 words of {text} are not in the transcripts; their pronunciations: {further}" in said
+    assert "1 of the text's 5 words are not in the lexicon and count as <unk>" in said
+    # The graphs have these words, and what is recognised can be aligned.
+    phones = sorted(set("".join(words)))
+    known = Lexicon(tuple(Pronunciation(word, tuple(word)) for word in words))
+    hmm = Hmm(known, monophone_tree(range(1 + len(phones))), [0.5] * 3 * (1 + len(phones)))  # type: ignore[arg-type]
+    hmm.save(e.model("tri"))
+    language.make_graphs(e, "tri")
+    graph = e.model("tri") / "graph"
+    assert {"ab", "abba", "twice"} < set(load_graph(graph).words)
+    assert "abba" in with_lexicon_of(hmm, graph).lexicon.by_word  # type: ignore[union-attr]
+    # Without such words nothing is left of them; corpora without lang/ keep their lexicon.
+    text.write_text("cab a b\n")
+    language.make_lm(e)
+    language.make_graphs(e, "tri")
+    assert not further.exists() and not (graph / "lexicon.txt").exists()
 
 
 def test_the_model_to_tune_with_lacks_sentences_that_only_dev_says(
