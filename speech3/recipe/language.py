@@ -155,7 +155,8 @@ def _pronounce_given(e: Experiment, given: ArpaLm | None) -> None:
     has = {phone for pron in listed.pronunciations for phone in pron.phones}
     table = {word: kept for word, every in table.items() if (kept := [each for each in every if has.issuperset(each)])}
     if table:
-        say(f"  {len(table):,} words of {lm.text or lm.arpa} are not in the transcripts; their pronunciations: {further}")
+        source = lm.text or lm.arpa
+        say(f"  {len(table):,} words of {source} are not in the transcripts; their pronunciations: {further}")
         write_text(further, "".join(f"{word} {' '.join(each)}\n" for word, every in table.items() for each in every))
 
 
