@@ -13,16 +13,15 @@ Axes: S samples, T frames or outputs, W context window, F feature bins, P pdfs.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig
 from speech3.data import NOISE, OnlineResampler, audio, checked_rate, checked_samples
 from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_penalty
 from speech3.decode.grammar import bare, begins_filler, join_segments
+from speech3.decode.online_scores import GivenScores, OnlineScores
 from speech3.decode.output import doubted, spread_over
 from speech3.decode.search import (
     LATTICE_BEAM,
@@ -33,12 +32,10 @@ from speech3.decode.search import (
     hypothesis_of,
     words_in,
 )
-from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, speaker_model
+from speech3.decode.speaker_passes import KnownSpeakers
 from speech3.decode.trained_model import (
     BEAM,
     RETRY_BEAM,
-    MeanScorer,
-    NetworkScorer,
     Result,
     TrainedModel,
     Word,
@@ -46,93 +43,20 @@ from speech3.decode.trained_model import (
     words_of_segments,
 )
 from speech3.errors import DataError, MismatchError, Speech3Error
-from speech3.features import OnlineCmvn, OnlineFeatures
 from speech3.hmm import (
     Alignment,
     Hmm,
-    ProjectedGmm,
     Refinement,
     WorkerShare,
-    accumulate_speech,
-    applied,
-    likelihood_gain,
     score_one,
     search_one,
     word_segments,
-    zero_fmllr_stats,
 )
 from speech3.language import is_word
-from speech3.models import AcousticModel, Lstm, OnlineNetwork, OnnxNetwork
 from speech3.runtime import announce_compiling, say
 
 BLOCK_FRAMES = 24  # a multiple of the subsampling factors of models
 _SHORTEST_S = 0.1  # of a segment with a word
-
-
-def online_network(recognizer: TrainedModel) -> OnlineNetwork:
-    """A scorer of features as they arrive, equal to `TrainedModel.scores`; a bidirectional model is refused."""
-    scorer, pdfs = recognizer.scorer, recognizer.outputs.num_pdfs
-    if isinstance(scorer, NetworkScorer):
-        if scorer.network.bidirectional:
-            raise _unbounded(recognizer)
-        return _of_network(scorer, scorer.network, pdfs)
-    if isinstance(scorer, MeanScorer):
-        raise MismatchError(
-            f"{recognizer.directory}: scores are the mean of those of several networks, which cannot process a stream;"
-            " use one of them"
-        )
-    if isinstance(scorer, OnnxNetwork):
-        if scorer.about["recurrent"] and scorer.about["beyond"]:
-            raise _unbounded(recognizer)
-        return _of_onnx(scorer, pdfs)
-    if isinstance(scorer, ProjectedGmm):
-        context = scorer.projection.context
-        return OnlineNetwork.of_windows(scorer.score_inside, context, context, 1, pdfs)
-    return OnlineNetwork.of_windows(scorer.loglikes, 0, 0, 1, pdfs)
-
-
-def _unbounded(recognizer: TrainedModel) -> Speech3Error:
-    return DataError(
-        f"{recognizer.directory}: a bidirectional LSTM needs the whole utterance before it can score the first frame,"
-        " so it cannot process a stream; use a unidirectional model, or transcribe a finished recording"
-        " without --stream"
-    )
-
-
-def _of_network(scorer: NetworkScorer, network: AcousticModel, pdfs: int) -> OnlineNetwork:
-    left, right = network.left_context, network.right_context
-    if isinstance(network, Lstm):
-
-        @torch.no_grad()
-        def steps(feats_TF: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
-            windows_TWF = torch.from_numpy(feats_TF).unfold(0, network.window, network.subsampling).transpose(1, 2)
-            logits_TP, states = network.steps(windows_TWF, states, len(windows_TWF))
-            return scorer.of_logits(logits_TP), states
-
-        return OnlineNetwork(steps, network.states, left, right, network.subsampling, network.delay, pdfs)
-
-    @torch.no_grad()
-    def score_inside(feats_TF: np.ndarray) -> np.ndarray:
-        return scorer.of_logits(network.score_inside(torch.from_numpy(feats_TF)))
-
-    return OnlineNetwork.of_windows(score_inside, left, right, network.subsampling, pdfs)
-
-
-def _of_onnx(network: OnnxNetwork, pdfs: int) -> OnlineNetwork:
-    left, right, step = network.about["left_context"], network.about["right_context"], network.subsampling
-    if network.about["recurrent"]:
-
-        def steps(feats_TF: np.ndarray, states: Any) -> tuple[np.ndarray, Any]:
-            return network.steps(feats_TF, states, (len(feats_TF) - left - right) // step)
-
-        return OnlineNetwork(steps, network.states, left, right, step, network.about["delay"], pdfs)
-    before = -(-left // step)  # in outputs, rounded up so that the first frame given begins an output
-
-    def score_inside(feats_TF: np.ndarray) -> np.ndarray:
-        outputs = (len(feats_TF) - before * step - right) // step
-        return network.windows(feats_TF)[before : before + outputs]
-
-    return OnlineNetwork.of_windows(score_inside, before * step, right, step, pdfs)
 
 
 @dataclass(frozen=True)
@@ -145,18 +69,6 @@ class Pauses:
     long_s: float = 20.0
     in_long_s: float = 0.1
     longest_s: float = 30.0  # a segment of this length ends even without a pause
-
-
-@dataclass
-class GivenScores:
-    """Precomputed scores of one utterance as a `Scorer` for that utterance."""
-
-    scores_TP: np.ndarray
-    subsampling: int
-    pseudo_likelihoods: bool
-
-    def loglikes(self, feats_TD: np.ndarray, pdfs: np.ndarray | None = None) -> np.ndarray:
-        return self.scores_TP if pdfs is None else self.scores_TP[:, pdfs]
 
 
 class Stream:
@@ -190,23 +102,12 @@ class Stream:
                 f"{recognizer.directory}: this model takes its features from a file (feats.scp) and not from audio, so"
                 " it cannot process a stream; use a model whose features are computed from audio"
             )
-        if features.adapted:
-            raise MismatchError(
-                f"{recognizer.directory}: adapts its features to the speaker of a whole recording, so it cannot process"
-                " a stream; use sat, or a network that does not adapt"
-            )
-        model, self._speaker = speaker_model(recognizer), None
-        if model and model.adapted.passes > 1:
-            self._speaker = _OnlineSpeaker(model, speaker, known)
-            recognizer = self._speaker.recognizer
-        self._scores = self._speaker.scores() if self._speaker else online_network(recognizer)
         self._model_hz = model_hz = features.sample_frequency or self.rate_hz
+        self._scores = OnlineScores(recognizer, model_hz, speaker, known)
         self._resampler = OnlineResampler(self.rate_hz, model_hz)
-        self._cmvn = OnlineCmvn(features)
-        self._features = OnlineFeatures(features, model_hz, self._cmvn)
         self._block = round(BLOCK_FRAMES * features.frame_shift / 1000 * model_hz)  # samples
         self._waiting_S = np.zeros(0, np.float32)  # samples of the block that is not complete yet
-        self._segment = _Segment(recognizer, pauses or Pauses())
+        self._segment = _Segment(self._scores.recognizer, pauses or Pauses())
         self._ended: list[Result] = []
         self._samples, self._finished = 0, False
         self._taken, self._sound_end = 0, 0  # samples at the model's rate: all, and to the end of the last sound
@@ -238,9 +139,8 @@ class Stream:
             self._finished = True
             self._take(self._resampler.finish())
             self._listen(self._waiting_S)
-            tail_TF = torch.cat([self._features.accept(torch.from_numpy(self._waiting_S)), self._features.finish()])
-            self._read(self._scores.accept(tail_TF.numpy()))
-            self._read(self._scores.finish())
+            for scores_TP in self._scores.finish(self._waiting_S):
+                self._read(scores_TP)
             self._end_segment()
         return result_of(word for result in self.ended() for word in result.words)
 
@@ -250,8 +150,7 @@ class Stream:
         for start in range(0, whole, self._block):
             block_S = wave_S[start : start + self._block]
             self._listen(block_S)
-            feats_TF = self._features.accept(torch.from_numpy(block_S))
-            self._read(self._scores.accept(feats_TF.numpy()))
+            self._read(self._scores.accept(block_S))
         self._waiting_S = wave_S[whole:].copy()
 
     def _listen(self, block_S: np.ndarray) -> None:
@@ -262,7 +161,7 @@ class Stream:
     @property
     def _heard(self) -> bool:
         """Whether there was any sound in the current segment: neither silence nor a room has words."""
-        return self._cmvn.heard_sound and self._sound_end > self._segment.begin_s * self._model_hz
+        return self._scores.heard_sound and self._sound_end > self._segment.begin_s * self._model_hz
 
     def _read(self, scores_TP: np.ndarray) -> None:
         if len(scores_TP):
@@ -274,58 +173,10 @@ class Stream:
         words = self._segment.end(heard=self._heard)
         if words:
             self._ended.append(result_of(words))
-        if self._speaker:
-            self._segment.use(self._speaker.after(self._segment.aligned if words else None))
-        self._cmvn.restart(speech=bool(words))
-        self._scores.restart()
-
-
-class _OnlineSpeaker:
-    """The speaker of a stream: scores frames with the transform that is known so far, and learns from each segment.
-
-    If it is not said who speaks, a segment that the twin fits better is taken for another speaker's: what was learned
-    before is forgotten.
-    """
-
-    def __init__(self, model: SpeakerModel, name: str | None, known: KnownSpeakers | None) -> None:
-        self._model, self._name, self._forgets = model, name or "speaker", name is None
-        self._known = known = known if known and name else KnownSpeakers()
-        name = self._name
-        self._frames: list[np.ndarray] = []  # projected, (T, D), of the segment
-        self.recognizer = model.recognizer_of(known.transforms.get(name))
-
-    def scores(self) -> OnlineNetwork:
-        context = self._model.projection.context
-        return OnlineNetwork.of_windows(self._score_inside, context, context, 1, self.recognizer.outputs.num_pdfs)
-
-    @property
-    def _scorer(self) -> ProjectedGmm:
-        assert isinstance(self.recognizer.scorer, ProjectedGmm)
-        return self.recognizer.scorer
-
-    def _score_inside(self, feats_TF: np.ndarray) -> np.ndarray:
-        self._frames.append(self._model.projection.inside(feats_TF))
-        return self._scorer.of_projected(self._frames[-1])
-
-    def after(self, aligned: Alignment | None) -> TrainedModel:
-        """The recogniser of the next segment; None: nothing was said in this one."""
-        frames, self._frames = self._frames, []
-        if aligned is None:
-            return self.recognizer
-        feats_TD, transform, gmm = np.concatenate(frames), self._scorer.transform, self._model.adapted.gmm
-        hmm, twin = self.recognizer.hmm, self._model.twin
-        if transform is not None and self._forgets:
-            gain, _ = likelihood_gain(aligned, hmm, gmm, twin, feats_TD, transform)
-            if gain < 0:
-                self._known.forget(self._name)
-        stats = zero_fmllr_stats(feats_TD.shape[1])
-        seen_TD, by = (feats_TD, twin) if transform is None else (applied(transform, feats_TD), None)
-        accumulate_speech(stats, aligned, hmm, gmm, feats_TD, seen_TD, by)
-        self._known.add({self._name: stats}, {})
-        total = {self._name: self._known.stats[self._name]}
-        self._known.add({}, self._model.estimated(total, self._known.transforms).transforms)
-        self.recognizer = self._model.recognizer_of(self._known.transforms.get(self._name))
-        return self.recognizer
+        said = self._segment.said if words else ()
+        adapted = self._scores.end_segment(said, self._segment.aligned if words else None, self._segment.frames)
+        if adapted:
+            self._segment.use(adapted)
 
 
 @dataclass(eq=False)
@@ -341,7 +192,10 @@ class _Segment:
     _scores: list[np.ndarray] = field(default_factory=list)
     _search: BeamSearch = field(default_factory=BeamSearch)
     _lattice: Lattice | None = None  # of the segment that is ending
-    aligned: Alignment | None = None  # of the words of the segment that has ended
+    # Of the segment that has ended: its words (or pieces of words), their alignment, its length.
+    said: tuple[str, ...] = ()
+    aligned: Alignment | None = None
+    frames: int = 0
 
     def __post_init__(self) -> None:
         announce_compiling("the search")
@@ -398,7 +252,7 @@ class _Segment:
 
     def end(self, *, heard: bool) -> tuple[Word, ...]:
         words: tuple[Word, ...] = ()
-        self.aligned = None
+        self.said, self.aligned, self.frames = (), None, self._outputs * self.recognizer.scorer.subsampling
         # Skip segments that are silent throughout: to end in a final state, the search would have to put a word there;
         # and the last frames after a word, in which there is no room for another.
         is_empty = self.silent == self._outputs or self._outputs * self._output_s < _SHORTEST_S
@@ -435,7 +289,7 @@ class _Segment:
     def _timed(self, found: Hypothesis, scores_TP: np.ndarray) -> tuple[Word, ...]:
         """The words with times from an alignment, as `speech3.decode.output.aligned_words` finds them."""
         recognizer, begin_s = self.recognizer, self.begin_s
-        uncalibrated = found
+        uncalibrated, self.said = found, found.units
         if found.confidences:
             calibrated = recognizer.settings.calibrated
             found = replace(found, confidences=tuple(calibrated(posterior) for posterior in found.confidences))

@@ -72,6 +72,11 @@ class OnlineNetwork:
         """A network without a state; `score_inside`: frames (left + n * step + right, F) to scores (n, S)."""
         return cls(lambda feats_TF, state: (score_inside(feats_TF), state), lambda: None, left, right, step, 0, outputs)
 
+    @property
+    def is_stateless(self) -> bool:
+        """Whether an output depends on the frames of its window alone."""
+        return self._begin() is None
+
     def accept(self, feats_TF: np.ndarray) -> np.ndarray:
         """Accept the next frames; return the scores (T, S) that later frames cannot change; T is often 0."""
         if not len(feats_TF):

@@ -8,17 +8,20 @@ import pytest
 import torch
 import yaml
 from test_speakers_everywhere import adaptive
-from whistles import FEATURES, RATE_HZ, SAID, gaussians_to_network, whistled, write_network
+from whistles import FEATURES, RATE_HZ, SAID, gaussians_to_network, save_network, whistled, write_network
 
 import speech3
 from speech3.cli.recognise import decode
 from speech3.config import DecodeConfig, ModelConfig
+from speech3.data import audio
 from speech3.data.datadir import read_datadir
 from speech3.decode import speaker_passes
 from speech3.decode.align import find_alignment
 from speech3.decode.apply import features_for, transcribe
 from speech3.decode.model_export import export
+from speech3.decode.online_scores import OnlineScores
 from speech3.decode.recognizer import load_recognizer, tune_recognizer
+from speech3.decode.speaker_passes import KnownSpeakers, write_speakers
 from speech3.errors import SettingError, Speech3Error
 from speech3.io.ark import write_ark
 from speech3.io.checkpoint import load_tensors
@@ -101,7 +104,7 @@ def test_transforms_for_features_that_are_given_are_refused(members: list[Path],
     shutil.copy(data / "utt2spk", given)
     write_ark(given / "feats.ark", feats.items(), given / "feats.scp")
     with pytest.raises(SettingError, match=f"--transforms {tmp_path / 'made/sat'}: {given} "):
-        features_for(recognizer, read_datadir(given), 1, tmp_path / "out", transforms=tmp_path / "made/sat")
+        features_for(recognizer, read_datadir(given), 1, tmp_path / "out", known=tmp_path / "made/sat")
 
 
 def test_what_it_is_made_of_is_told(members: list[Path], mean: Path) -> None:
@@ -112,16 +115,69 @@ def test_what_it_is_made_of_is_told(members: list[Path], mean: Path) -> None:
     assert "one (dnn)" in info.system and "two (dnn)" in info.system and info.feat_dim == 2 * BINS
 
 
+def test_a_stream_has_the_scores_of_the_whole_recording(
+    members: list[Path], mean: Path, data: Path, tmp_path: Path
+) -> None:
+    """Of frames whose speaker is known, and if features are not normalised by what has been heard so far."""
+    plain = {"cmvn": "none"}
+    for place in (members[1], members[1] / "sat", mean, mean / "sat"):
+        config = yaml.safe_load((place / "features.yaml").read_text())
+        (place / "features.yaml").write_text(yaml.safe_dump({**config, **plain}))
+    given, name = read_datadir(data), "a-bb"
+    shift = np.eye(BINS, BINS + 1)
+    shift[:, -1] = np.linspace(-1, 1, BINS)
+    write_speakers(tmp_path / "given", {name: shift}, {name: name})
+    for model in (members[1], mean):
+        recognizer = load_recognizer(model)
+        feats, _ = features_for(recognizer, given, 1, tmp_path / "feats", known=tmp_path / "given")
+        expected = dict(recognizer.scores(feats))[name]
+        wave_S, _ = audio.load(given, name)
+        online = OnlineScores(recognizer, RATE_HZ, name, KnownSpeakers(transforms={name: shift}))
+        found = [online.accept(piece_S) for piece_S in np.array_split(wave_S, 9)]
+        assert sum(map(len, found)) > 0
+        np.testing.assert_allclose(np.concatenate([*found, *online.finish(wave_S[:0])]), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_stream_adapts_to_its_speaker(members: list[Path], mean: Path) -> None:
+    words, segments = SAID["a-bb"]
+    for model in (members[1], mean):
+        recognizer = speech3.Recognizer.load(model)
+        stream = recognizer.stream(RATE_HZ, speaker="anna")
+        speaker = stream._scores._speaker
+        assert speaker is not None and speaker.transform is None
+        for _ in range(2):
+            stream.accept(whistled(*segments, ("SIL", 0.8)))
+            assert [each.text.split() for each in stream.ended()] == [list(words)]
+            assert speaker.transform is not None
+        stream.accept(whistled(*segments))
+        assert stream.finish().text.split() == list(words)
+        # The next stream of this speaker begins with what is known, as do recordings.
+        again = recognizer.stream(RATE_HZ, speaker="anna")._scores._speaker
+        assert again is not None
+        np.testing.assert_array_equal(again.transform, recognizer._known.transforms["anna"])
+        before = recognizer._known.stats["anna"].count
+        assert recognizer.transcribe(whistled(*segments), RATE_HZ, speaker="anna").text.split() == list(words)
+        assert recognizer._known.stats["anna"].count > before
+
+
+def test_features_at_two_rates_cannot_follow_a_stream(members: list[Path]) -> None:
+    place = members[1] / "sat" / "features.yaml"
+    place.write_text(yaml.safe_dump({**yaml.safe_load(place.read_text()), "sample_frequency": 2 * RATE_HZ}))
+    with pytest.raises(Speech3Error, match=rf"two: reads audio at {RATE_HZ} Hz, .* at {2 * RATE_HZ} Hz"):
+        speech3.Recognizer.load(members[1]).stream(RATE_HZ)
+
+
 def test_what_needs_one_network_names_them(members: list[Path], mean: Path, tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"both/model.safetensors.*one and two"):
         load_network(mean)
-    with pytest.raises(Speech3Error, match=r"both.*adapts its features"):
-        speech3.Recognizer.load(mean).stream(RATE_HZ)
     with pytest.raises(Speech3Error, match=r"both.*adapted to speakers"):
         export(mean, tmp_path / "x.onnx")
     alike = Path(shutil.copytree(members[0], tmp_path / "alike"))
     save_mean(alike / "model.safetensors", [members[0], Path(shutil.copytree(members[0], tmp_path / "three"))])
-    with pytest.raises(Speech3Error, match=r"alike.*mean.*use one"):
+    recurrent = Path(shutil.copytree(members[0], tmp_path / "recurrent"))
+    save_network(recurrent, family="lstm", layers=1, cells=4)
+    save_mean(alike / "model.safetensors", [recurrent, Path(shutil.copytree(recurrent, tmp_path / "four"))])
+    with pytest.raises(Speech3Error, match=r"alike.*mean.*states.*use one"):
         speech3.Recognizer.load(alike).stream(RATE_HZ)
     with pytest.raises(Speech3Error, match=r"alike.*mean.*export one"):
         export(alike, tmp_path / "x.onnx")

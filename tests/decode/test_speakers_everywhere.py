@@ -72,29 +72,29 @@ def test_a_speaker_is_remembered_from_call_to_call(recognizer: Recognizer) -> No
 def test_a_stream_uses_a_transform_from_its_second_segment_on(recognizer: Recognizer) -> None:
     words, segments = SAID["a-bb"]
     stream = recognizer.stream(RATE_HZ)
-    speaker = stream._speaker
-    assert speaker is not None and speaker.recognizer.scorer.transform is None  # type: ignore[union-attr]
+    speaker = stream._scores._speaker
+    assert speaker is not None and speaker.transform is None
     for _ in range(2):
         stream.accept(whistled(*segments, ("SIL", 0.8)))
         assert [each.text.split() for each in stream.ended()] == [list(words)]
-        assert speaker.recognizer.scorer.transform is not None  # type: ignore[union-attr]
+        assert speaker.transform is not None and speaker.recognizer.scorer.transform is not None  # type: ignore[union-attr]
     assert not recognizer._known.stats
 
 
 def test_another_speaker_of_a_stream_is_noticed(recognizer: Recognizer) -> None:
     _, segments = SAID["a-bb"]
     stream = recognizer.stream(RATE_HZ)
-    speaker = stream._speaker
+    speaker = stream._scores._speaker
     assert speaker is not None
     stream.accept(whistled(*segments, ("SIL", 0.8)))
     first = speaker._known.stats["speaker"].count
     wrong = np.eye(BINS, BINS + 1)
     wrong[:, -1] = 30.0  # fits nobody
-    speaker.recognizer = speaker._model.recognizer_of(wrong)
+    speaker.transform = wrong
     aligned = stream._segment.aligned
     assert aligned is not None
     speaker._frames = [np.zeros((aligned.num_frames, BINS), np.float32)]
-    speaker.after(aligned)
+    speaker.after(aligned, aligned.num_frames)
     assert speaker._known.stats["speaker"].count == pytest.approx(first)  # forgotten, and then this segment
 
 

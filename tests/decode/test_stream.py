@@ -233,7 +233,7 @@ def test_an_exported_network(model: Path, tmp_path: Path, keys: dict[str, Any]) 
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     from speech3.decode.model_export import export
-    from speech3.decode.streaming import online_network
+    from speech3.decode.online_scores import online_network
 
     save_network(model, **keys)
     export(model, tmp_path / "x.onnx", int8=False)
@@ -256,7 +256,7 @@ def test_an_exported_bidirectional_network(model: Path, tmp_path: Path) -> None:
 
 
 def test_scores_of_a_network_are_those_of_offline(model: Path) -> None:
-    from speech3.decode.streaming import online_network
+    from speech3.decode.online_scores import online_network
 
     save_network(model)
     recognizer = load_recognizer(model)
