@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         with_known as with_known,
         write_speakers as write_speakers,
     )
+    from speech3.decode.streaming import Stream as Stream
     from speech3.decode.trained_model import (
         BEAM as BEAM,
         RETRY_BEAM as RETRY_BEAM,

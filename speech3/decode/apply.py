@@ -5,7 +5,6 @@ Axes: S samples, T frames, F feature bins, K rows of scores, P pdfs.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +26,7 @@ from speech3.decode.speaker_passes import (
     OtherWords,
     SpeakerModel,
     adapt,
+    check_speaker,
     known_transforms,
     last_transforms,
     network_speakers,
@@ -390,9 +390,11 @@ def transcribe_samples(
     Raises
     ------
     Speech3Error
-        The samples are shorter than one frame; the samples or the rate are invalid; nothing could be decoded.
+        The samples are shorter than one frame; the samples, the rate or the speaker are invalid; nothing could be
+        decoded.
     """
     name, wave_S, rate_hz = "samples", checked_samples(samples), checked_rate(rate_hz)
+    check_speaker(speaker)
     _refuse_given(recognizer, name)
     if not len(wave_S):
         raise DataError("there are no samples: an empty recording cannot be recognised")
@@ -483,7 +485,9 @@ def _later(segments: Sequence[Segment], by_s: float) -> list[Segment]:
 
 def _best_pairs(before: Sequence[Alternative], after: Sequence[Alternative], n: int) -> list[Alternative]:
     """The N best word sequences of two parts together, which were recognised independently."""
-    both = sorted(product(before[:n], after[:n]), key=lambda pair: pair[0].cost + pair[1].cost)
+    # Both are in the order of their costs: i * j pairs are as good as the i-th sequence with the j-th, or better.
+    pairs = [(a, b) for rank, a in enumerate(before[:n], 1) for b in after[: n // rank]]
+    both = sorted(pairs, key=lambda pair: pair[0].cost + pair[1].cost)
     return [
         Alternative(a.words + b.words, a.acoustic_cost + b.acoustic_cost, a.graph_cost + b.graph_cost)
         for a, b in both[:n]

@@ -494,6 +494,7 @@ class Aligner:
         words = self.rules.words(text, vocabulary, case_folded(vocabulary))
         model = with_further_words(self.recognizer, self.rules, words)
         check_vocabulary({"text": " ".join(words)}, model.hmm.lexicon.by_word)
+        self.recognizer.warn_once_of_rate(rate)
         said, phones, confidence = align_samples(model, samples, rate, words)
         heard = phones_of_segments(phones, model.hmm.lexicon)
         spelled = words_of_segments(written_track(said, plain_words(text, (), self.rules.lang)))

@@ -1,5 +1,6 @@
 """Arguments of the Python interface that are out of range: an error at once, which names the argument."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from speech3 import Recognizer
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.data.audio import info, read_blocks, read_file, write_wav
 from speech3.decode.apply import transcribe
+from speech3.decode.new_graph import GraphSources, make_graph
 from speech3.errors import Speech3Error
 from speech3.features.compute import OnlineFeatures, static_features
 from speech3.features.pitch import track_pitch
@@ -95,13 +97,55 @@ def test_bytes_are_not_printed(recognizer):
 @pytest.mark.parametrize(
     "wrong",
     [{"nbest": "5"}, {"nbest": 2.5}, {"nbest": None}, {"min_confidence": "0.5"}, {"min_confidence": None}]
-    + [{"min_confidence": float("nan")}, {"min_confidence": 50}]
+    + [{"min_confidence": float("nan")}, {"min_confidence": 50}, {"min_confidence": True}, {"nbest": True}]
+    + [{"graph": graph} for graph in ("", 3, True, b"graph", ["graph"])]
     + [{"hot": hot} for hot in ("A", [3], 3, {"A": 2.0}, [b"A"], Path("gone.txt"))],
 )
 def test_options(model, wrong):
     (name,) = wrong
     with pytest.raises(Speech3Error, match=f"{name}=|gone.txt"):
         Recognizer.load(model, **wrong)
+
+
+@pytest.mark.parametrize("speaker", ["", " ", 3, b"x", ["anna"], True])
+def test_speakers(recognizer, speaker):
+    for function in (
+        lambda: recognizer.transcribe(WAVE_S, RATE_HZ, speaker),
+        lambda: recognizer.stream(RATE_HZ, speaker),
+        lambda: recognizer.forget(speaker),
+    ):
+        with pytest.raises(Speech3Error, match="speaker=.*: not a name; pass a string, or None"):
+            function()
+
+
+def test_a_low_rate_is_said_once(recognizer, capsys):
+    low_S = WAVE_S[::2]
+    for _ in range(2):
+        recognizer.transcribe(low_S, RATE_HZ // 2)
+        recognizer.stream(RATE_HZ // 2)
+        recognizer.transcribe(WAVE_S, RATE_HZ)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("samples: 4000 Hz, resampled to the model's 8000 Hz") == 1 == said.count("resampled")
+    recognizer.stream(RATE_HZ - 1000)
+    assert "samples: 7000 Hz" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_model_that_is_a_file_or_nothing(model):
+    for path, message in (
+        (model / "model.safetensors", f"safetensors: is a file, not a model directory; pass its directory, {model}$"),
+        (model / "graph" / "words.txt", r"words\.txt: is a file, .*; pass one that has model\.safetensors"),
+        (model / "nowhere", "nowhere: no such model directory; check the path$"),
+        (model / "nowhere.onnx", r"nowhere\.onnx: no such file; check the path$"),
+    ):
+        with pytest.raises(Speech3Error, match=message):
+            Recognizer.load(model=path)
+    with pytest.raises(Speech3Error, match="safetensors: is a file, not a model directory; pass its directory"):
+        make_graph(model / "model.safetensors", model / "out", GraphSources(add=model / "words"))
+
+
+def test_a_stream_stays_in_its_process(recognizer):
+    with pytest.raises(TypeError, match=r"cannot be pickled or copied; begin it .* with Recognizer\.stream"):
+        pickle.dumps(recognizer.stream(RATE_HZ))
 
 
 def test_no_samples(recognizer):
