@@ -18,6 +18,7 @@ from speech3.data.audio import Listener, Mix
 from speech3.data.bitstreams import mp3_header
 from speech3.data.containers import is_other_chunk
 from speech3.errors import DataError, FormatError, MissingError, SettingError
+from speech3.runtime import check_standard_input
 
 PATIENCE_S = 5.0  # a file that has not grown for this long is finished
 _READ = 8192  # bytes per read: a quarter of a second at 16 kHz
@@ -217,14 +218,16 @@ def arriving_bytes(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
     """Yield the bytes of standard input (``-``) or of a file as they arrive, until `stopped` returns True.
 
     A pipe ends when its writer closes it, a file when it has not grown for `PATIENCE_S`. It is an error if there is no
-    such file, or if standard input is a terminal.
+    such file, or if standard input is a terminal or closed.
     """
     if source == "-":
-        if sys.stdin is None or sys.stdin.isatty():
-            raise SettingError(
-                "-: standard input is a terminal; pipe audio into it, for instance: arecord -t raw -f S16_LE -c 1"
-                " -r 16000 | speech3 transcribe --stream MODEL - --rate 16000"
-            )
+        remedy = (
+            "pipe audio into it, for instance: arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream"
+            " MODEL - --rate 16000"
+        )
+        check_standard_input(remedy)
+        if sys.stdin.isatty():
+            raise SettingError(f"-: standard input is a terminal; {remedy}")
         yield from _read(sys.stdin.fileno(), stopped, patience_s=0.0)
         return
     path = Path(source)

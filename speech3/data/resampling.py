@@ -82,17 +82,17 @@ def is_rate(rate_hz: int) -> bool:
 def checked_rate(rate_hz: Any, name: str = "rate") -> int:
     """Return a sample rate as an int; an error if it is not a whole number of samples per second from 1,000 to 768,000.
 
-    `name` is the argument's, for the message.
+    `name` is that of the argument or option, for the message.
     """
+    given = f"{name} {rate_hz}" if name.startswith("-") else f"{name}={rate_hz!r}"
     number = float(rate_hz) if isinstance(rate_hz, numbers.Real) and not isinstance(rate_hz, bool | np.bool_) else 0.0
     if 0 < number < _MIN_HZ:
         guess = f" ({round(1000 * number)} for {number:g} kHz)" if number >= 4 else ""
         raise SettingError(
-            f"{name}={rate_hz!r}: not a sample rate; use samples per second, such as 16000{guess}, and at least"
-            f" {_MIN_HZ:,}"
+            f"{given}: not a sample rate; use samples per second, such as 16000{guess}, and at least {_MIN_HZ:,}"
         )
     if not (0 < number <= _MOST_HZ and number.is_integer()):
-        raise SettingError(f"{name}={rate_hz!r}: not a sample rate; use samples per second, such as 16000")
+        raise SettingError(f"{given}: not a sample rate; use samples per second, such as 16000")
     return int(number)
 
 

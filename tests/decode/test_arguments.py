@@ -114,7 +114,7 @@ def test_speakers(recognizer, speaker):
         lambda: recognizer.stream(RATE_HZ, speaker),
         lambda: recognizer.forget(speaker),
     ):
-        with pytest.raises(Speech3Error, match="speaker=.*: not a name; pass a string, or None"):
+        with pytest.raises(Speech3Error, match=r"speaker=.*: not a name; pass a string, or None"):
             function()
 
 

@@ -1,6 +1,7 @@
 """N-best, lattices, TextGrids and standard input of `speech3 transcribe`, and the same in Python."""
 
 import io
+import itertools
 import json
 import math
 from pathlib import Path
@@ -57,6 +58,27 @@ def test_the_best_of_two_parts_are_the_cheapest_of_all_pairs() -> None:
     best = _best_pairs(*parts, 5)
     assert [each.cost for each in best] == pytest.approx(every[:5])
     assert best[0].words == parts[0][0].words + parts[1][0].words
+
+
+def test_few_pairs_are_made_of_many_alternatives() -> None:
+    """Costs are quarters, so many pairs are equally good: those of better first parts come first."""
+    rng, read = np.random.default_rng(1), list[float]()
+
+    class Counted(Alternative):
+        @property
+        def cost(self) -> float:
+            read.append(self.acoustic_cost)
+            return self.acoustic_cost
+
+    def some(part: str, count: int) -> list[Alternative]:
+        return [Counted((f"{part}{n}",), cost / 4, 0.0) for n, cost in enumerate(sorted(rng.integers(0, 60, count)))]
+
+    for count in (0, 1, 7, 300):
+        parts = some("a", 300), some("b", count)
+        every = sorted(itertools.product(*parts), key=lambda pair: pair[0].cost + pair[1].cost)[:300]
+        read.clear()
+        assert [each.words for each in _best_pairs(*parts, 300)] == [a.words + b.words for a, b in every]
+        assert len(read) < 5000  # of 180,000
 
 
 def test_words_and_phones_have_the_same_form_as_those_of_the_aligner(model: Path) -> None:
