@@ -105,6 +105,7 @@ def transcribe(
         transcribe_arriving,
         transcription_json,
         with_mean_scores,
+        with_raw_samples,
         write_results,
     )
     from speech3.hmm import ctm_line
@@ -168,7 +169,8 @@ def transcribe(
         write_results(results, show, recognizer, textgrid, lattice)
     if failed:
         several = f"{len(failed)} of {len(files)} recordings were not recognised:\n  " if len(files) > 1 else ""
-        raise failed[0].restated(several + "\n  ".join(map(str, failed)))
+        told = failed if rate is not None else list(map(with_raw_samples, failed))
+        raise failed[0].restated(several + "\n  ".join(map(str, told)))
 
 
 def decode(

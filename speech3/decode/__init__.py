@@ -114,6 +114,7 @@ if TYPE_CHECKING:
         save_standard_input as save_standard_input,
         transcribe_arriving as transcribe_arriving,
         transcription_json as transcription_json,
+        with_raw_samples as with_raw_samples,
         write_results as write_results,
     )
     from speech3.decode.tune import Tuning as Tuning, error_rate_of as error_rate_of, load_settings as load_settings

@@ -343,7 +343,8 @@ def _guessed(
     try:
         return by_espeak(hmm, unknown, counts, lang, kept)
     except Speech3Error as error:
-        raise error.restated(f"{error}; for pronunciations without --lang, use --lexicon FILE") from error
+        told = str(error).partition("; or set lexicon=graphemes")[0].replace("lang=", "--lang ", 1)  # not of a recipe
+        raise error.restated(f"{told}; for pronunciations without --lang, use --lexicon FILE") from error
 
 
 def _lay_out(

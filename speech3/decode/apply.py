@@ -433,7 +433,9 @@ def features_of_samples(
     """
     wave_S, rate_hz = checked_samples(samples), checked_rate(rate)
     _refuse_given(recognizer, "samples")
-    if not len(wave_S) or audio.is_silent(wave_S):
+    if not len(wave_S):
+        raise DataError("there are no samples; pass a recording with speech")
+    if audio.is_silent(wave_S):
         raise SettingError("samples: are digital silence (all are equal); pass a recording with speech")
     wave_S, rate_hz = _at_its_rate(recognizer, wave_S, rate_hz)
     feats_TF, _ = _features_of(recognizer, "samples", wave_S, rate_hz)

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TextIO
 import numpy as np
 from rich.cells import cell_len
 
-from speech3.data import AudioError, PcmDecoder, arriving_bytes, audio, checked_rate, sound_format
+from speech3.data import PcmDecoder, arriving_bytes, checked_rate, sound_format
 from speech3.decode.apply import Transcription
 from speech3.decode.lattice_archive import write_lattices
 from speech3.decode.lattice_directory import (
@@ -35,7 +35,7 @@ from speech3.decode.lattice_directory import (
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
 from speech3.decode.word_lattice import WordLattice
-from speech3.errors import DataError, FormatError, OccupiedError, SettingError, counted
+from speech3.errors import DataError, OccupiedError, SettingError, Speech3Error, counted
 from speech3.hmm import Segment, file_name, write_textgrid
 from speech3.runtime import check_output, check_standard_input, deferred_interrupt, read_utf8, say
 
@@ -72,13 +72,13 @@ def save_standard_input(path: Path, rate_hz: int | None = None) -> None:
                 block = data.read(_BLOCK)
     if path.stat().st_size <= (0 if rate_hz is None else 44):
         raise DataError(f"standard input: is empty; {remedy}")
-    if rate_hz is None:
-        try:
-            audio.info(path)
-        except AudioError as error:
-            if error.kind == "unreadable audio":
-                raise FormatError(f"standard input: {error.problem}; {remedy}") from error
-            raise DataError(str(error).replace(str(path), "standard input")) from error
+
+
+def with_raw_samples(error: Speech3Error) -> Speech3Error:
+    """An error of `transcribe` with what to do if standard input was no sound file, but raw samples."""
+    if not (str(error).startswith("standard input: ") and "not audio" in str(error)):
+        return error
+    return error.restated(f"{error}; if these are raw samples (16 bits, one channel), pass --rate HZ")
 
 
 def check_names(files: Sequence[Path]) -> None:

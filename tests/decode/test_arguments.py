@@ -9,7 +9,7 @@ import soundfile
 import torch
 from whistles import FEATURES, RATE_HZ, SAID, whistled
 
-from speech3 import Recognizer
+from speech3 import Aligner, Recognizer
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.data.audio import info, read_blocks, read_file, write_wav
 from speech3.decode.apply import transcribe
@@ -128,6 +128,20 @@ def test_a_low_rate_is_said_once(recognizer, capsys):
     assert said.count("samples: 4000 Hz, resampled to the model's 8000 Hz") == 1 == said.count("resampled")
     recognizer.stream(RATE_HZ - 1000)
     assert "samples: 7000 Hz" in " ".join(capsys.readouterr().err.split())
+
+
+def test_words_that_an_aligner_lacks(model, capsys):
+    """The model has no `<unk>`, and too few words to learn from how others are pronounced."""
+    aligner = Aligner.load(model)
+    assert aligner.align(WAVE_S, RATE_HZ, "a—Bb").text == "a Bb"
+    for text, named in (("A foo", "foo"), ("A [laughter]", r"\[laughter\]"), ("foo bar", "bar, foo")):
+        with pytest.raises(Speech3Error, match=rf"text: .*words: A, AB, BB.* {named}, .*no <unk>.*; .*Aligner\.train"):
+            aligner.align(WAVE_S, RATE_HZ, text)
+    assert "aligned as" not in capsys.readouterr().err
+    with pytest.raises(Speech3Error, match="there are no samples"):
+        aligner.align([], RATE_HZ, "A BB")
+    aligner.align(WAVE_S[::2], RATE_HZ // 2, "A BB")
+    assert "samples: 4000 Hz, resampled" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_model_that_is_a_file_or_nothing(model):

@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,25 @@ def test_lines_of_the_n_best(model: Path, sounds: dict[str, Path]) -> None:
     assert [row[0] for row in rows] == ["1", "2", "3"] and rows[0][2] == "AB"
     costs = [float(row[1]) for row in rows]
     assert costs == sorted(costs)
+
+
+def test_standard_input_that_cannot_be_used_is_explained(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for sound, options, message in (
+        (
+            np.random.default_rng(0).bytes(5000),
+            [],
+            r"not audio.*raw samples \(16 bits, one channel\), pass --rate HZ",
+        ),
+        (b"", [], "standard input: is empty; .*--rate HZ"),
+        (b"12", ["--rate", "0"], "--rate 0: not a sample rate"),
+        (b"12", ["--rate", "16"], "--rate 16: not a sample rate"),
+    ):
+        found = CliRunner().invoke(APP, [str(model), "-", *options], input=sound)
+        assert isinstance(found.exception, Speech3Error) and re.search(message, str(found.exception))
+    monkeypatch.setattr("sys.stdin", None)  # as Python has it after `<&-`
+    for streamed in (False, True):
+        with pytest.raises(SettingError, match="-: standard input is closed; pipe"):
+            transcribe(model, [Path("-")], stream=streamed)
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac", "raw"])
