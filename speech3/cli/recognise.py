@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from speech3.cli import _verb
-from speech3.errors import DataError, MismatchError, SettingError, Speech3Error, listed
+from speech3.errors import DataError, MismatchError, SettingError, Speech3Error, counted, listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -282,7 +282,7 @@ def decode(
     say_skipped(kept.without, "no lattice")
     times = f", {out}/hyp.ctm" if (out / "hyp.ctm").exists() else ""
     paths = f", {out / NBEST_FILE}" if nbest else ""
-    print(f"{len(written.hypotheses)} utterances: {out}/hyp.txt{times}{paths}")
+    print(f"{counted(len(written.hypotheses), 'utterance')}: {out}/hyp.txt{times}{paths}")
     if lattice:
         print(f"lattices: {out}/lat.ark, {kept.density:.1f} arcs per frame")
 
@@ -343,7 +343,7 @@ def rescore(
         write_times(directory, out, outcome.decoding, jobs or available_jobs())
     for tried, rate in outcome.rates.items():
         print(f"weight {tried:g}: WER {100 * rate:.2f} %")
-    print(f"{len(outcome.decoding.hypotheses)} utterances: {out}/hyp.txt, weight {outcome.weight:g}")
+    print(f"{counted(len(outcome.decoding.hypotheses), 'utterance')}: {out}/hyp.txt, weight {outcome.weight:g}")
 
 
 def graph(
@@ -385,14 +385,17 @@ def graph(
     guessed, about = found.guessed, found.about
     if guessed.pronunciations:
         words = len({pron.word for pron in guessed.pronunciations})
-        print(f"{words} words pronounced {guessed.how}: {out / GRAPH_LEXICON}")
+        print(f"{counted(words, 'word')} pronounced {guessed.how}: {out / GRAPH_LEXICON}")
         for pron in guessed.pronunciations[:20]:
             print(f"  {pron.word} {' '.join(pron.phones)}")
         if len(guessed.pronunciations) > 20:
             print(f"  and {len(guessed.pronunciations) - 20} more")
     if about["dropped"]:
-        print(f"{len(about['dropped'])} words have no pronunciation and cannot be recognised: {out}/dropped.txt")
-    print(f"{out}: {about['words']:,} words, {about['states']:,} states, {about['arcs']:,} arcs")
+        print(f"not recognised, without a pronunciation: {counted(len(about['dropped']), 'word')}, {out}/dropped.txt")
+    print(
+        f"{out}: {counted(about['words'], 'word')}, {counted(about['states'], 'state')},"
+        f" {counted(about['arcs'], 'arc')}"
+    )
 
 
 def align(
@@ -541,13 +544,14 @@ def _align_kaldi(model: Path, directory: Path, out: Path, jobs: int, **options: 
     recognizer, data = load_recognizer(model), read_datadir(directory)
     found = align_datadir(recognizer, data, out, jobs or available_jobs(), **options)
     print(
-        f"{len(found.aligned.alignments)} utterances: {out}/words.ctm, {out}/phones.ctm, {out}/textgrid, {out}/ali.ark"
+        f"{counted(len(found.aligned.alignments), 'utterance')}: {out}/words.ctm, {out}/phones.ctm,"
+        f" {out}/textgrid, {out}/ali.ark"
     )
     print(f"{len(found.suspicious)} suspicious: {out}/suspicious.txt")
     if found.unknown:
         print(
-            f"{len(found.unknown)} words are not in the lexicon: {out}/oov.txt; add their pronunciations with --lexicon"
-            " or --lang"
+            f"not in the lexicon: {counted(len(found.unknown), 'word')}, {out}/oov.txt; add pronunciations"
+            " with --lexicon or --lang"
         )
     if found.layouts:
         print(f"{len(found.layouts)} long utterances: parts in {out}/split, unmatched text or speech in {out}/gaps.txt")
@@ -653,7 +657,7 @@ def forward(
     feats, skipped = features_for(recognizer, read_datadir(directory), jobs or available_jobs(), out)
     written = write_loglikes(recognizer, feats, out, skipped)
     say_skipped(skipped, "left out")
-    print(f"{written} utterances, {recognizer.outputs.num_pdfs} pdfs: {out}/loglikes.scp")
+    print(f"{counted(written, 'utterance')}, {recognizer.outputs.num_pdfs} pdfs: {out}/loglikes.scp")
 
 
 def export(

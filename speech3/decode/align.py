@@ -14,7 +14,7 @@ from speech3.decode.apply import features_for, features_of_samples, say_skipped
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.speaker_passes import along_transcripts, speaker_model
 from speech3.decode.trained_model import BEAM, RETRY_BEAM
-from speech3.errors import MOST_BAD, DataError, MissingError, Speech3Error, check_bad
+from speech3.errors import MOST_BAD, DataError, MissingError, Speech3Error, check_bad, counted
 from speech3.features import silent_in
 from speech3.hmm import (
     LONG_UTTERANCE_S,
@@ -322,7 +322,7 @@ def _more_words(
         rows = (f"{pron.word} {' '.join(pron.phones)}\n" for pron in guessed.pronunciations)
         write_text(out / "guessed.txt", "".join(rows))
         words = len({pron.word for pron in guessed.pronunciations})
-        say(f"{words:,} words pronounced {guessed.how}: {out}/guessed.txt")
+        say(f"{counted(words, 'word')} pronounced {guessed.how}: {out}/guessed.txt")
     else:
         (out / "guessed.txt").unlink(missing_ok=True)
     return replace(recognizer, outputs=hmm)
@@ -366,8 +366,8 @@ def _lay_out(
         layouts[utterance] = layout
         unsaid, unwritten = layout.words - layout.found, sum(1 for gap in layout.gaps if not gap.words)
         say(
-            f"{utterance}: {durations[utterance]:.0f} s in {len(layout.parts)} parts; {layout.found:,} of"
-            f" {layout.words:,} words found{', gaps.txt lists the others' if unsaid else ''}"
+            f"{utterance}: {durations[utterance]:.0f} s in {counted(len(layout.parts), 'part')}; {layout.found:,} of"
+            f" {counted(layout.words, 'word')} found{', gaps.txt lists the others' if unsaid else ''}"
             f"{f'; {unwritten} stretches of audio without words' if unwritten else ''}"
         )
     return layouts

@@ -45,7 +45,7 @@ from speech3.decode.trained_model import (
     words_of_segments,
 )
 from speech3.decode.word_lattice import WordLattice
-from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad, listed
+from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad, counted, listed
 from speech3.features import extract, finish_features, only_background, silent_frames, silent_in, static_features
 from speech3.hmm import Hmm, Projected, Segment, applied, phone_segments
 from speech3.io import A_MODEL, ArkReader, write_ark
@@ -513,7 +513,7 @@ def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz
     else:
         decoding = recognizer.decode(feats, confidences=wanted.times or recognizer.min_confidence > 0)
     if len(paths) < recognizer.nbest:
-        say(f"{name}: has {len(paths)} word sequences within the lattice beam, not {recognizer.nbest}")
+        say(f"{name}: has {counted(len(paths), 'word sequence')} within the lattice beam, not {recognizer.nbest}")
     words, phones = [], []
     if wanted.times:
         times, alignments = aligned_words(recognizer, feats, decoding, waves={name: (wave_S, rate_hz)})

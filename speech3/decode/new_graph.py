@@ -14,7 +14,7 @@ from speech3.config import LmConfig
 from speech3.data import MARKS, is_arpabet, sentences_of_file
 from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, read_spelling
 from speech3.decode.graph import build_graph, decode_directory
-from speech3.errors import DataError, MissingError, OccupiedError, SettingError, Speech3Error, listed
+from speech3.errors import DataError, MissingError, OccupiedError, SettingError, Speech3Error, counted, listed
 from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
 from speech3.io import GRAPH_DIR, GRAPH_FILE, GRAPH_FILES, HMM_FILE, LM_FILE, TUNING_GRAPH_DIR
 from speech3.language import (
@@ -247,7 +247,7 @@ def _pronounced(
     if left := [word for word in named if word in found.unpronounced]:
         reasons = listed(f"{word} {found.unpronounced[word]}" for word in left)
         raise DataError(
-            f"{source}: {len(left)} words cannot be pronounced: {reasons}; remove them, or write `word phone"
+            f"{source}: cannot pronounce {counted(len(left), 'word')}: {reasons}; remove them, or write `word phone"
             " phone ...` into a file for --lexicon"
         )
     return with_pronunciations(hmm, found.pronunciations, f"pronunciations guessed {found.how}"), found

@@ -46,6 +46,7 @@ from speech3.errors import (
     SettingError,
     Speech3Error,
     check_bad,
+    counted,
     listed,
 )
 from speech3.features import extract, silent_in
@@ -221,7 +222,10 @@ def find_pronunciations(
     if found.unpronounced:
         rows = (f"{word} {counts[word]} {why}\n" for word, why in sorted(found.unpronounced.items()))
         write_text(out / "unpronounced.txt", "".join(rows))
-        say(f"  {len(found.unpronounced)} words have no pronunciation and become <unk>: {out / 'unpronounced.txt'}")
+        say(
+            f"  no pronunciation of {counted(len(found.unpronounced), 'word')}, which become <unk>:"
+            f" {out / 'unpronounced.txt'}"
+        )
     else:
         (out / "unpronounced.txt").unlink(missing_ok=True)
     return data
