@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         Marked as Marked,
         OtherWords as OtherWords,
         before_last_pass as before_last_pass,
+        forget_passes as forget_passes,
         keep_speakers as keep_speakers,
         read_speakers as read_speakers,
         say_speakers as say_speakers,

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
 from speech3.decode.apply import features_for, features_of_samples, say_skipped
 from speech3.decode.recognizer import Recognizer
-from speech3.decode.speaker_passes import along_transcripts, speaker_model
-from speech3.decode.trained_model import BEAM, RETRY_BEAM
+from speech3.decode.speaker_passes import OtherWords, along_transcripts, speaker_model
+from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
 from speech3.errors import MOST_BAD, DataError, MissingError, Speech3Error, check_bad
 from speech3.features import silent_in
 from speech3.hmm import (
@@ -187,7 +187,9 @@ def find_alignment(
     recognizer = _more_words(recognizer, texts, lexicon, lang, out)
     hmm, clock, config = recognizer.hmm, recognizer.clock, recognizer.features
     check_vocabulary(texts, hmm.lexicon.by_word)  # before hours of audio are read
-    feats, skipped = features_for(recognizer, data, jobs, out, most_bad=1.0 if tolerant else MOST_BAD)
+    # A network on adapted features hears them adapted along the transcripts.
+    known = _transcripts_for(recognizer.sat, data.path, texts) if recognizer.sat and data.recordings else None
+    feats, skipped = features_for(recognizer, data, jobs, out, 1.0 if tolerant else MOST_BAD, known)
     durations = lengths_s(data.subset(feats)) if feats else {}
     # Which utterances to align, and with which words.
     transcripts = usable_transcripts(texts, hmm.lexicon, feats)
@@ -225,6 +227,13 @@ def find_alignment(
     limits = limits or limits_of(aligned)
     doubtful = suspicions(aligned, texts, hmm.subsampling, limits)
     return FoundAlignment(recognizer, aligned, layouts, doubtful, unknown, limits, texts, parts, durations, total)
+
+
+def _transcripts_for(gmm: TrainedModel, source: Path, texts: Mapping[str, str | None]) -> OtherWords | None:
+    """The transcripts of which GMMs know all words, to adapt speakers along them; None if there are none."""
+    known = gmm.hmm.lexicon.by_word
+    found = {key: text for key, text in texts.items() if text and all(word in known for word in text.split())}
+    return OtherWords(source / "text", found) if found else None
 
 
 def _aligned(
