@@ -263,7 +263,7 @@ def decode(
         option = f"--words {words}" if words else f"--transforms {transforms}"
         raise SettingError(f"{option}: {model} does not adapt to speakers; remove the option")
     if isinstance(known, OtherWords):
-        known.usable(data.utterances, models[0].hmm.lexicon)  # before hours of audio are read
+        known.check(data.utterances, models[0].hmm.lexicon)  # before hours of audio are read
     forget_passes(out)
     recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out, known)
     # All passes but the last, if the model adapts to speakers.

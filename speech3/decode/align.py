@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
 from speech3.decode.apply import features_for, features_of_samples, say_skipped
 from speech3.decode.recognizer import Recognizer
-from speech3.decode.speaker_passes import OtherWords, along_transcripts, speaker_model
+from speech3.decode.speaker_passes import Transcribed, along_transcripts, speaker_model
 from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
 from speech3.errors import MOST_BAD, DataError, MissingError, Speech3Error, check_bad
 from speech3.features import silent_in
@@ -39,6 +39,7 @@ from speech3.hmm import (
     by_lexicon,
     differences,
     fit,
+    has_phones,
     lay_out_long,
     limits_of,
     match,
@@ -57,7 +58,7 @@ from speech3.hmm import (
     write_alignments,
 )
 from speech3.io import A_DATADIR, A_MODEL, ComputedMapping
-from speech3.language import G2P, check_vocabulary, read_lexicon
+from speech3.language import G2P, Pronunciation, check_vocabulary, read_lexicon
 from speech3.runtime import check_output, parallel_map, say, write_text
 
 LONGEST_SAMPLES_S = 600.0  # the search without a beam needs memory for every state of every frame
@@ -188,7 +189,7 @@ def find_alignment(
     hmm, clock, config = recognizer.hmm, recognizer.clock, recognizer.features
     check_vocabulary(texts, hmm.lexicon.by_word)  # before hours of audio are read
     # A network on adapted features hears them adapted along the transcripts.
-    known = _transcripts_for(recognizer.sat, data.path, texts) if recognizer.sat and data.recordings else None
+    known = _transcripts_for(recognizer.sat, data, texts) if recognizer.sat and data.recordings else None
     feats, skipped = features_for(recognizer, data, jobs, out, 1.0 if tolerant else MOST_BAD, known)
     durations = lengths_s(data.subset(feats)) if feats else {}
     # Which utterances to align, and with which words.
@@ -229,11 +230,14 @@ def find_alignment(
     return FoundAlignment(recognizer, aligned, layouts, doubtful, unknown, limits, texts, parts, durations, total)
 
 
-def _transcripts_for(gmm: TrainedModel, source: Path, texts: Mapping[str, str | None]) -> OtherWords | None:
-    """The transcripts of which GMMs know all words, to adapt speakers along them; None if there are none."""
-    known = gmm.hmm.lexicon.by_word
-    found = {key: text for key, text in texts.items() if text and all(word in known for word in text.split())}
-    return OtherWords(source / "text", found) if found else None
+def _transcripts_for(gmm: TrainedModel, data: DataDir, texts: Mapping[str, str | None]) -> Transcribed | None:
+    """The transcripts along which GMMs can adapt to speakers; None if they have to recognise what is said.
+
+    They align whole utterances, so long ones take part only by their speakers.
+    """
+    long = {key for key, length_s in lengths_s(data).items() if length_s > LONG_UTTERANCE_S}
+    usable = usable_transcripts(texts, gmm.hmm.lexicon, data.utterances.keys() - long, strict=False).words
+    return Transcribed({key: " ".join(words) for key, words in usable.items()}) if usable else None
 
 
 def _aligned(
@@ -322,7 +326,7 @@ def _as_corrected(
 def _more_words(
     recognizer: Recognizer, texts: Mapping[str, str | None], lexicon: Path | None, lang: str | None, out: Path
 ) -> Recognizer:
-    hmm = recognizer.hmm
+    known = hmm = recognizer.hmm
     if lexicon:
         hmm = with_new_words(hmm, read_lexicon(lexicon).pronunciations, str(lexicon))
     guessed = _guessed(recognizer, hmm, texts, lang)
@@ -334,7 +338,16 @@ def _more_words(
         say(f"{words:,} words pronounced {guessed.how}: {out}/guessed.txt")
     else:
         (out / "guessed.txt").unlink(missing_ok=True)
-    return replace(recognizer, outputs=hmm)
+    recognizer = replace(recognizer, outputs=hmm)
+    if recognizer.sat is None or hmm is known:
+        return recognizer
+    # The GMMs that adapt the network's features get the same words, as far as they have their phones.
+    own = recognizer.sat.hmm
+    new = [pron for pron in hmm.lexicon.pronunciations if pron.word not in own.lexicon.by_word]
+    more = [Pronunciation(pron.word, tuple(map(hmm.lexicon.base_phone, pron.phones)), pron.prob) for pron in new]
+    source = "pronunciations of new words"
+    gmm = with_new_words(own, [pron for pron in more if has_phones(pron, own.lexicon)], source)
+    return replace(recognizer, sat=replace(recognizer.sat, outputs=gmm))
 
 
 def _guessed(

@@ -131,7 +131,7 @@ class UtteranceParts:
         """The words of utterances, with those of each that was cut given to its parts, by the times of a CTM."""
         found = {key: text for key, text in words.items() if key not in self.begins_s}
         for whole, begins_s in self.begins_s.items():
-            if whole not in words or whole not in ctm:
+            if not begins_s or whole not in words or whole not in ctm:
                 continue
             parts, starts = list(begins_s), np.array(list(begins_s.values()))
             said: dict[str, list[str]] = {part: [] for part in parts}

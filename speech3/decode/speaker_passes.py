@@ -39,7 +39,7 @@ from speech3.hmm import (
     usable_transcripts,
     write_transforms,
 )
-from speech3.io import DECODE_FILE
+from speech3.io import DECODE_FILE, MODEL_FILE
 from speech3.language import Lexicon
 from speech3.runtime import say
 
@@ -128,8 +128,8 @@ class SpeakerModel:
 
     def recognizer_of(self, transform_DV: np.ndarray | None) -> TrainedModel:
         """The recogniser of one speaker; without a transform the twin, or the network on features not adapted."""
-        if self.network:
-            return replace(self.network, transform=transform_DV)
+        if self.network:  # with the graph that it has read, if it has
+            return replace(self.network, transform=transform_DV, chosen_graph=self.network.graph)
         if transform_DV is None:
             return self.recognizer
         return self._adapted(ProjectedGmm(self.adapted.gmm, self.projection, transform_DV), self.recognizer.graph)
@@ -258,7 +258,8 @@ def forget_passes(out: Path) -> None:
     """Remove the passes of an earlier decoding, and the transforms of its speakers."""
     passes = [path for path in out.glob(f"{PASS}*") if path.name.removeprefix(PASS).isdecimal()]
     for path in (*passes, out / SAT, out):
-        if (path / TRANSFORMS).exists():  # else `spk2utt` belongs to something else
+        # Else `spk2utt` belongs to something else, and the transforms to a model's training.
+        if (path / TRANSFORMS).exists() and not (path / MODEL_FILE).exists():
             written = (SPK2UTT, TRANSFORMS_INDEX, TRANSFORMS, *(("hyp.txt",) if path in passes else ()))
             for name in written:
                 (path / name).unlink(missing_ok=True)
@@ -289,11 +290,8 @@ class OtherWords:
     path: Path
     by_utterance: Mapping[str, str]
 
-    def usable(self, utterances: Collection[str], lexicon: Lexicon) -> dict[str, str]:
-        """The words of these utterances; what takes no part in adaptation is said.
-
-        Raises `Speech3Error`: the words are of other utterances, or most are not in the lexicon.
-        """
+    def check(self, utterances: Collection[str], lexicon: Lexicon) -> dict[str, str]:
+        """The words of these utterances; raises `Speech3Error` if there are none, or most are not in the lexicon."""
         words = {key: self.by_utterance[key] for key in utterances if key in self.by_utterance}
         if not self.by_utterance:
             raise DataError(f"{self.path}: is empty; pass what another model recognised in these recordings")
@@ -310,6 +308,11 @@ class OtherWords:
                 f" ({listed((word for word, _ in unknown.most_common()), 5)}); pass the words of a model with the same"
                 " vocabulary"
             )
+        return words
+
+    def usable(self, utterances: Collection[str], lexicon: Lexicon) -> dict[str, str]:
+        """What `check` returns; it is said what takes no part in adaptation."""
+        words = self.check(utterances, lexicon)
         reasons = usable_transcripts(words, lexicon, words, strict=False).bad
         reasons |= {key: "has no line" for key in utterances if key not in words}
         if reasons:
@@ -319,7 +322,15 @@ class OtherWords:
         return words
 
 
-Known = Path | OtherWords  # in place of the earlier passes: transforms that were estimated before, or words
+@dataclass(frozen=True, eq=False)
+class Transcribed:
+    """Transcripts, along which speakers are adapted as far as they can be aligned."""
+
+    by_utterance: Mapping[str, str]
+
+
+# In place of the earlier passes: transforms that were estimated before, or words.
+Known = Path | OtherWords | Transcribed
 
 
 @dataclass(frozen=True, eq=False)
@@ -482,6 +493,8 @@ def known_transforms(
     if isinstance(known, OtherWords):
         words = known.usable(feats.keys(), model.recognizer.hmm.lexicon)
         return transforms_along(model, feats, speaker_of, words, jobs)
+    if isinstance(known, Transcribed):
+        return transforms_along(model, feats, speaker_of, known.by_utterance, jobs)
     path, transforms = known, read_speakers(known, model.projection.dim)
     if not transforms:
         raise DataError(f"{path}: is empty; pass the transforms of these speakers")

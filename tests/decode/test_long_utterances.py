@@ -10,7 +10,7 @@ from whistles import RATE_HZ, whistled
 from speech3.data import audio
 from speech3.data.datadir import DataDir, Utterance, read_datadir
 from speech3.decode.apply import transcribe
-from speech3.decode.output import WHOLE_S, cut_long_utterances
+from speech3.decode.output import WHOLE_S, UtteranceParts, cut_long_utterances
 from speech3.decode.recognizer import load_recognizer
 from speech3.errors import DataError
 from speech3.hmm.alignment.times import read_ctm
@@ -57,6 +57,7 @@ def test_decoded_in_parts_and_joined(model: Path, long_data: Path, tmp_path: Pat
     assert " ".join(divided[name] for name in sorted(divided)[:-1]) == said["s-long"]
     assert all(divided[name].startswith("AB") and divided[name].endswith("BB") for name in divided)
     assert parts.divided(said, {}) == {"s-short": "AB BB"}
+    assert UtteranceParts({"s-long": {}}).divided(said, times) == {"s-short": "AB BB"}
     # `transcribe` cuts in the same places.
     wave_S, _ = audio.read_file(long_data / "talk.flac", start_s=BEFORE_S, end_s=BEFORE_S + 362)
     soundfile.write(tmp_path / "long.flac", wave_S, RATE_HZ)

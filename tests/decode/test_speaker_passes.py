@@ -11,6 +11,7 @@ from drawn import draw
 from speech3.config import FeatureConfig
 from speech3.decode import speaker_passes, trained_model
 from speech3.decode.graph import DecodingGraph
+from speech3.decode.lattice_directory import check_decoding
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.speaker_passes import (
     SEVERAL,
@@ -24,7 +25,7 @@ from speech3.decode.speaker_passes import (
     write_speakers,
 )
 from speech3.decode.tune import DecodeSettings
-from speech3.errors import Speech3Error
+from speech3.errors import OccupiedError, Speech3Error
 from speech3.hmm.fmllr import identity
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.lda_mllt import Projection
@@ -157,6 +158,13 @@ def test_passes_of_an_earlier_decoding_do_not_stay(tmp_path: Path) -> None:
     forget_passes(tmp_path)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     assert left == ["pass2", "pass2/spk2utt", "passport", "sat", "sat/feats"]
+    # Nor is a model taken for one, nor anything removed that is read.
+    write_speakers(tmp_path / "sat", {"a": identity(2)}, {"u": "a"})
+    with pytest.raises(OccupiedError, match=r"sat: is one of the inputs"):
+        check_decoding(tmp_path, [tmp_path / "sat"], lattices=False)
+    (tmp_path / "sat" / "model.safetensors").touch()
+    forget_passes(tmp_path)
+    assert read_speakers(tmp_path / "sat", 2)
 
 
 def test_it_is_said_who_speaks(capsys: pytest.CaptureFixture[str]) -> None:
