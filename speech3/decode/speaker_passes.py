@@ -128,7 +128,7 @@ class SpeakerModel:
 
     def recognizer_of(self, transform_DV: np.ndarray | None) -> TrainedModel:
         """The recogniser of one speaker; without a transform the twin, or the network on features not adapted."""
-        if self.network:  # with the graph that it has read, if it has
+        if self.network:  # with its graph, which would be read again for each speaker
             return replace(self.network, transform=transform_DV, chosen_graph=self.network.graph)
         if transform_DV is None:
             return self.recognizer
