@@ -67,9 +67,12 @@ def export_kaldi(
 
     For a model trained with LF-MMI, use `utils/mkgraph.sh --self-loop-scale 1.0` and `--acoustic-scale=1.0`.
     """
-    from speech3.hmm import export_kaldi, load_hmm, load_projection, write_projection
+    from speech3.decode import with_lexicon_of
+    from speech3.hmm import Hmm, export_kaldi, load_hmm, load_projection, write_projection
+    from speech3.io import GRAPH_DIR
 
-    hmm = load_hmm(model)
+    hmm = with_lexicon_of(load_hmm(model), model / GRAPH_DIR)
+    assert isinstance(hmm, Hmm)
     export_kaldi(hmm, out)
     if projection := load_projection(model):
         write_projection(out, projection)

@@ -1,6 +1,6 @@
 """The verbs that apply a model: `transcribe`, `decode`, `rescore`, `graph`, `align`, `tune`, `forward`, `export`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from speech3.decode import TrainedModel
+    from speech3.hmm import Segment
 
 _Graph = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
@@ -234,6 +235,7 @@ def decode(
         cut_long_utterances,
         decode_latticed,
         features_of_all,
+        forget_passes,
         keep_speakers,
         load_recognizer,
         say_skipped,
@@ -251,21 +253,26 @@ def decode(
     check_decoding(out, [directory, hot, transforms, words], lattices=lattice)
     if transforms and words:
         raise SettingError(f"--transforms {transforms}, --words {words}: both say what to adapt to; remove one of them")
-    known = OtherWords(words, read_text(words)) if words else transforms
     recognizer = Recognizer.load(model, graph=graph, hot=hot, min_confidence=min_confidence)
     jobs = jobs or available_jobs()
     more, data = [load_recognizer(other) for other in others or []], read_speech(directory, transcribed=False)[0]
     given = not all(each.features.from_audio for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
+    models = [each.sat or each for each in (recognizer, *more) if each.sat or each.adapted]
+    cut = bool(parts.begins_s)
+    known = OtherWords(words, parts.divided(read_text(words), _times_beside(words, cut))) if words else transforms
+    if known and not models:
+        option = f"--words {words}" if words else f"--transforms {transforms}"
+        raise SettingError(f"{option}: {model} does not adapt to speakers; remove the option")
+    if isinstance(known, OtherWords):
+        known.check(data.utterances, models[0].hmm.lexicon)  # before hours of audio are read
+    forget_passes(out)
     recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out, known)
     # All passes but the last, if the model adapts to speakers.
     last: TrainedModel = recognizer
     searched: Mapping[str, np.ndarray] = feats
     speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
     adapting = speaker_model(recognizer) if not more else None
-    if known and not (adapting or any(each.sat for each in (recognizer, *more))):
-        option = f"--words {words}" if words else f"--transforms {transforms}"
-        raise SettingError(f"{option}: {model} does not adapt to speakers; remove the option")
     if adapting and known:
         last, searched = with_known(adapting, feats, speaker_of, known, jobs)
     elif adapting:
@@ -285,6 +292,17 @@ def decode(
     print(f"{counted(len(written.hypotheses), 'utterance')}: {out}/hyp.txt{times}{paths}")
     if lattice:
         print(f"lattices: {out}/lat.ark, {kept.density:.1f} arcs per frame")
+
+
+def _times_beside(words: Path, needed: bool) -> "Mapping[str, Sequence[Segment]]":
+    """The CTM that decoding writes beside its hyp.txt, if it is needed and there."""
+    from speech3.hmm import read_ctm
+    from speech3.runtime import say
+
+    ctm = words.with_suffix(".ctm")
+    if needed and not ctm.exists():
+        say(f"{ctm}: no such file, so the words of utterances that were cut cannot be divided among their parts")
+    return read_ctm(ctm) if needed and ctm.exists() else {}
 
 
 def rescore(
@@ -645,15 +663,18 @@ def forward(
     Kaldi's decoder with `--acoustic-scale=1.0` and, where a program or script has the option, with
     `--frame-subsampling-factor=3`.
 
-    The columns are the pdfs. Utterances without features are listed in `OUT/bad.txt`.
+    The columns are the pdfs. Utterances without features are listed in `OUT/bad.txt`. GMMs that adapt to speakers, such
+    as `exp/digits/sat`, write the scores of their first pass, which are not adapted.
     """
     from speech3.data import read_datadir
     from speech3.decode import features_for, load_recognizer, say_skipped, write_loglikes
-    from speech3.runtime import available_jobs, check_output
+    from speech3.runtime import available_jobs, check_output, say
 
     check_output(out, [], ("loglikes.ark", "loglikes.scp", "bad.txt"), marks=["loglikes.ark", "ali.ark"])
 
     recognizer = load_recognizer(model)
+    if recognizer.adapted:
+        say(f"{model}: the scores are those of its first pass, which is not adapted to speakers")
     feats, skipped = features_for(recognizer, read_datadir(directory), jobs or available_jobs(), out)
     written = write_loglikes(recognizer, feats, out, skipped)
     say_skipped(skipped, "left out")

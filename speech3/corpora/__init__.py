@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         SET_NAMES as SET_NAMES,
         change_of_text as change_of_text,
         pronounce_more as pronounce_more,
+        say_markup as say_markup,
     )
     from speech3.corpora.folder import is_folder as is_folder, read_folder as read_folder, read_speech as read_speech
     from speech3.corpora.pairs import (

@@ -50,7 +50,16 @@ from speech3.language import (
     single_letters,
     train_pieces,
 )
-from speech3.runtime import UNREADABLE, atomic_path, compatibility_words, open_text, say, write_lines, write_text
+from speech3.runtime import (
+    UNREADABLE,
+    atomic_path,
+    compatibility_words,
+    open_text,
+    quietly,
+    say,
+    write_lines,
+    write_text,
+)
 
 DEV_SHARE = 0.1
 TEST_SHARE = 0.1
@@ -269,7 +278,7 @@ def write_corpus(
     change: Callable[[str], str] = partial(_as_transcript, graphemes=graphemes, language=lang or "") if plain else str
     text = _Text(None if given.arpa else parts["train"], given.text, change)
     if plain and given.text:
-        _say_markup(given.text, graphemes)
+        say_markup(given.text, graphemes)
     counts = Counter(_words(parts["train"]))
     further = set(arpa_words(given.arpa)) if given.arpa else {word for each in text for word in each}
     wanted = dict.fromkeys(word for word in (*sorted(counts), *sorted(further)) if word not in NOT_WORDS)
@@ -359,10 +368,10 @@ def _as_transcript(text: str, graphemes: Sequence[str], language: str) -> str:
     return plain_words(without_markup(text, graphemes)[0], graphemes, language)
 
 
-def change_of_text(source: Path, graphemes: Sequence[str], language: str) -> Callable[[str], str]:
-    """How a sentence is to be changed to be written as the transcripts of `source` are."""
+def change_of_text(source: Path, graphemes: Sequence[str], language: str) -> Callable[[str], str] | None:
+    """How a sentence is to be changed to be written as the transcripts of `source` are; None if it stays as it is."""
     plain = is_folder(_places(source)["train"])
-    return partial(_as_transcript, graphemes=graphemes, language=language) if plain else str
+    return partial(_as_transcript, graphemes=graphemes, language=language) if plain else None
 
 
 def pronounce_more(
@@ -381,11 +390,12 @@ def pronounce_more(
     counts = Counter(_words(train))
     wanted = [word for word in sorted(counts) if word not in NOT_WORDS]
     lexicon = find_lang(source / "lang").lexicon
-    found = guess_pronunciations(wanted, counts, lexicon, lang, spelled=spelled, graphemes=graphemes)
+    with quietly():  # its remarks on the words of train were made before
+        found = guess_pronunciations(wanted, counts, lexicon, lang, spelled=spelled, graphemes=graphemes)
     return found.further([word for word in words if word not in NOT_WORDS])
 
 
-def _say_markup(path: Path, graphemes: Sequence[str]) -> None:
+def say_markup(path: Path, graphemes: Sequence[str]) -> None:
     """Say, once for each kind, what `_as_transcript` takes out of a text."""
     found: dict[str, tuple[str, str, str]] = {}
     counts = Counter[str]()

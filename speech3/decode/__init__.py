@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         join_words as join_words,
         one_word_grammar as one_word_grammar,
         spelling_with as spelling_with,
+        with_lexicon_of as with_lexicon_of,
     )
     from speech3.decode.graph import (
         build_graph as build_graph,
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
         Marked as Marked,
         OtherWords as OtherWords,
         before_last_pass as before_last_pass,
+        forget_passes as forget_passes,
         keep_speakers as keep_speakers,
         read_speakers as read_speakers,
         say_speakers as say_speakers,

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
 from speech3.decode.apply import features_for, features_of_samples, say_skipped
 from speech3.decode.recognizer import Recognizer
-from speech3.decode.speaker_passes import along_transcripts, speaker_model
-from speech3.decode.trained_model import BEAM, RETRY_BEAM
+from speech3.decode.speaker_passes import Transcribed, along_transcripts, speaker_model
+from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
 from speech3.errors import MOST_BAD, DataError, MissingError, Speech3Error, check_bad, counted
 from speech3.features import silent_in
 from speech3.hmm import (
@@ -39,6 +39,7 @@ from speech3.hmm import (
     by_lexicon,
     differences,
     fit,
+    has_phones,
     lay_out_long,
     limits_of,
     match,
@@ -57,7 +58,7 @@ from speech3.hmm import (
     write_alignments,
 )
 from speech3.io import A_DATADIR, A_MODEL, ComputedMapping
-from speech3.language import G2P, check_vocabulary, read_lexicon
+from speech3.language import G2P, Pronunciation, check_vocabulary, read_lexicon
 from speech3.runtime import check_output, parallel_map, say, write_text
 
 LONGEST_SAMPLES_S = 600.0  # the search without a beam needs memory for every state of every frame
@@ -187,7 +188,9 @@ def find_alignment(
     recognizer = _more_words(recognizer, texts, lexicon, lang, out)
     hmm, clock, config = recognizer.hmm, recognizer.clock, recognizer.features
     check_vocabulary(texts, hmm.lexicon.by_word)  # before hours of audio are read
-    feats, skipped = features_for(recognizer, data, jobs, out, most_bad=1.0 if tolerant else MOST_BAD)
+    # A network on adapted features hears them adapted along the transcripts.
+    known = _transcripts_for(recognizer.sat, data, texts) if recognizer.sat and data.recordings else None
+    feats, skipped = features_for(recognizer, data, jobs, out, 1.0 if tolerant else MOST_BAD, known)
     durations = lengths_s(data.subset(feats)) if feats else {}
     # Which utterances to align, and with which words.
     transcripts = usable_transcripts(texts, hmm.lexicon, feats)
@@ -225,6 +228,16 @@ def find_alignment(
     limits = limits or limits_of(aligned)
     doubtful = suspicions(aligned, texts, hmm.subsampling, limits)
     return FoundAlignment(recognizer, aligned, layouts, doubtful, unknown, limits, texts, parts, durations, total)
+
+
+def _transcripts_for(gmm: TrainedModel, data: DataDir, texts: Mapping[str, str | None]) -> Transcribed | None:
+    """The transcripts along which GMMs can adapt to speakers; None if they have to recognise what is said.
+
+    They align whole utterances, so long ones take part only by their speakers.
+    """
+    long = {key for key, length_s in lengths_s(data).items() if length_s > LONG_UTTERANCE_S}
+    usable = usable_transcripts(texts, gmm.hmm.lexicon, data.utterances.keys() - long, strict=False).words
+    return Transcribed({key: " ".join(words) for key, words in usable.items()}) if usable else None
 
 
 def _aligned(
@@ -313,7 +326,7 @@ def _as_corrected(
 def _more_words(
     recognizer: Recognizer, texts: Mapping[str, str | None], lexicon: Path | None, lang: str | None, out: Path
 ) -> Recognizer:
-    hmm = recognizer.hmm
+    known = hmm = recognizer.hmm
     if lexicon:
         hmm = with_new_words(hmm, read_lexicon(lexicon).pronunciations, str(lexicon))
     guessed = _guessed(recognizer, hmm, texts, lang)
@@ -325,7 +338,16 @@ def _more_words(
         say(f"{counted(words, 'word')} pronounced {guessed.how}: {out}/guessed.txt")
     else:
         (out / "guessed.txt").unlink(missing_ok=True)
-    return replace(recognizer, outputs=hmm)
+    recognizer = replace(recognizer, outputs=hmm)
+    if recognizer.sat is None or hmm is known:
+        return recognizer
+    # The GMMs that adapt the network's features get the same words, as far as they have their phones.
+    own = recognizer.sat.hmm
+    new = [pron for pron in hmm.lexicon.pronunciations if pron.word not in own.lexicon.by_word]
+    more = [Pronunciation(pron.word, tuple(map(hmm.lexicon.base_phone, pron.phones)), pron.prob) for pron in new]
+    source = "pronunciations of new words"
+    gmm = with_new_words(own, [pron for pron in more if has_phones(pron, own.lexicon)], source)
+    return replace(recognizer, sat=replace(recognizer.sat, outputs=gmm))
 
 
 def _guessed(

@@ -20,6 +20,7 @@ from speech3.decode.lattice_directory import decode_one
 from speech3.decode.output import LONG_S, Cut, aligned_words, cut_at_pauses, without_doubtful
 from speech3.decode.search import Decoding
 from speech3.decode.speaker_passes import (
+    SPK2UTT,
     TRANSFORMS,
     Known,
     KnownSpeakers,
@@ -30,6 +31,7 @@ from speech3.decode.speaker_passes import (
     known_transforms,
     last_transforms,
     network_speakers,
+    read_speakers,
     speaker_model,
     write_speakers,
 )
@@ -47,7 +49,7 @@ from speech3.decode.trained_model import (
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad, counted, listed
 from speech3.features import extract, finish_features, only_background, silent_frames, silent_in, static_features
-from speech3.hmm import Hmm, Projected, Segment, applied, phone_segments
+from speech3.hmm import Hmm, Projected, Segment, applied, phone_segments, read_spk2utt
 from speech3.io import A_MODEL, ArkReader, write_ark
 from speech3.runtime import check_output, progress, say, write_text
 
@@ -151,6 +153,18 @@ def features_for(
         except Speech3Error as error:
             raise error.restated(f"{data.path / 'feats.scp'}: {error}") from error
     return feats, report.skipped
+
+
+def decoded_features(recognizer: TrainedModel, directory: Path) -> Mapping[str, np.ndarray]:
+    """The features in a directory that `features_for` wrote, with the transforms that it estimated or was given."""
+    feats, model, given = ArkReader(directory / "feats" / "feats.scp"), network_speakers(recognizer), directory / SAT
+    if model is None or not (given / SPK2UTT).exists():
+        return feats
+    alone = recognizer.features.kind == "given"
+    seen = feats if alone else ArkReader(given / "feats" / "feats.scp")
+    transforms = read_speakers(given, model.projection.dim)
+    adapted = Projected(seen, read_spk2utt(given / SPK2UTT), model.projection, transforms)
+    return adapted if alone else SideBySide([feats, adapted])
 
 
 def _adapted(

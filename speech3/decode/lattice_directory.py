@@ -163,7 +163,7 @@ def check_lattices(out: Path, inputs: Iterable[Path | None] = ()) -> None:
 
 def check_decoding(out: Path, inputs: Sequence[Path | None], *, lattices: bool) -> None:
     """Refuse a directory where the files of a decoding would replace others; a model's own directory may be used."""
-    files = (*_DECODED, NBEST_FILE, ARCHIVE, INDEX, ABOUT, "feats", "pass*")
+    files = (*_DECODED, NBEST_FILE, ARCHIVE, INDEX, ABOUT, "feats", "pass*", "sat", "with[0-9]*")
     check_output(out, inputs, files, not_in=[A_DATADIR, A_GRAPH])
     if lattices:
         check_lattices(out, inputs)

@@ -20,6 +20,7 @@ from speech3.io import GRAPH_DIR, GRAPH_FILE, GRAPH_FILES, HMM_FILE, LM_FILE, TU
 from speech3.language import (
     ENOUGH_PAIRS,
     G2P,
+    JOINER,
     UNKNOWN,
     AddedWord,
     ArpaLm,
@@ -81,6 +82,9 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     _check(sources)
     directory = decode_directory(model) if model.suffix == ".onnx" and not model.is_dir() else model
     own = hmm = load_hmm(directory)
+    brought = _brought(directory)  # of words that only the language model of the model's own graph has
+    if brought:
+        own = hmm = with_pronunciations(hmm, brought, str(directory / GRAPH_DIR / GRAPH_LEXICON))
     _check_out(out, directory, sources)
     language = _language(sources, directory)
     if isinstance(language, ArpaLm):
@@ -110,13 +114,21 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
         spelling = None
     about = build_graph(hmm, lm, out, _self_loop_scale(directory), spelling)
     units = spelling.pronunciations if spelling else ()
-    if changed := (*given, *listed, *guessed.pronunciations, *units):
+    replaced = {pron.word for pron in (*given, *listed)}
+    kept = [pron for pron in brought if pron.word not in replaced]
+    if changed := (*kept, *given, *listed, *guessed.pronunciations, *units):
         write_lexicon(Lexicon(changed), out / GRAPH_LEXICON)
     if about["dropped"]:
         write_text(out / _DROPPED, "\n".join(about["dropped"]) + "\n")
     else:
         (out / _DROPPED).unlink(missing_ok=True)
     return NewGraph(about, guessed)
+
+
+def _brought(model: Path) -> list[Pronunciation]:
+    """The pronunciations that the model's own graph adds to its lexicon, but for the letters of unseen words."""
+    path = model / GRAPH_DIR / GRAPH_LEXICON
+    return [pron for pron in read_lexicon(path).pronunciations if JOINER not in pron.word] if path.exists() else []
 
 
 def _check(sources: GraphSources) -> None:

@@ -102,7 +102,7 @@ class OnlineScores:
         self._network.restart()
         if self._speaker is None:
             return None
-        if self._adapted:  # the alignment is of the network's HMM
+        if self._adapted and self._speaker.learns:  # the alignment is of the network's HMM
             aligned = self._speaker.aligned(units, frames) if units else None
         self.recognizer = self._speaker.after(aligned, frames)
         return self.recognizer
@@ -155,8 +155,8 @@ class OnlineSpeaker:
 
     def __init__(self, model: SpeakerModel, name: str | None, known: KnownSpeakers | None) -> None:
         self._model, self._name, self._forgets = model, name or "speaker", name is None
-        self._learns = model.adapted.passes > 1
-        self._known = known if known and name and self._learns else KnownSpeakers()
+        self.learns = model.adapted.passes > 1
+        self._known = known if known and name and self.learns else KnownSpeakers()
         self._frames: list[np.ndarray] = []  # projected, (T, D), of the segment, and of the next where a network waits
         self.transform = self._known.transforms.get(self._name)
         self.recognizer = model.recognizer_of(self.transform)
@@ -189,7 +189,7 @@ class OnlineSpeaker:
         """The recogniser of the next segment; `aligned`: what was said in this one, None: nothing."""
         feats_TD = np.concatenate(self._frames) if self._frames else np.empty((0, self._model.projection.dim))
         self._frames = [feats_TD[frames:]]
-        if aligned is None or not self._learns:
+        if aligned is None or not self.learns:
             return self.recognizer
         hmm, gmm, twin = self._model.recognizer.hmm, self._model.adapted.gmm, self._model.twin
         feats_TD = feats_TD[: aligned.num_frames]

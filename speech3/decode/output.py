@@ -127,6 +127,20 @@ class UtteranceParts:
                 found[whole] = _joined(whole, parts)
         return Decoding(tuple(found[key] for key in sorted(found)), decoding.failed)
 
+    def divided(self, words: Mapping[str, str], ctm: Mapping[str, Sequence[Segment]]) -> dict[str, str]:
+        """The words of utterances, with those of each that was cut given to its parts, by the times of a CTM."""
+        found = {key: text for key, text in words.items() if key not in self.begins_s}
+        for whole, begins_s in self.begins_s.items():
+            if not begins_s or whole not in words or whole not in ctm:
+                continue
+            parts, starts = list(begins_s), np.array(list(begins_s.values()))
+            said: dict[str, list[str]] = {part: [] for part in parts}
+            for word in ctm[whole]:
+                middle_s = (word.start_s + word.end_s) / 2
+                said[parts[max(0, int(np.searchsorted(starts, middle_s, "right")) - 1)]].append(word.label)
+            found |= {part: " ".join(each) for part, each in said.items()}
+        return found
+
     def joined_times(self, times: Mapping[str, Sequence[Segment]]) -> Mapping[str, Sequence[Segment]]:
         """The words of each utterance, with times from its start."""
         if not self.begins_s:

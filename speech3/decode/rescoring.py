@@ -18,6 +18,7 @@ from typing import Any
 import jiwer
 import numpy as np
 
+from speech3.decode.apply import decoded_features
 from speech3.decode.grammar import are_pieces
 from speech3.decode.hot_words import replace_graph
 from speech3.decode.lattice_composition import (
@@ -60,7 +61,7 @@ from speech3.errors import (
     listed,
 )
 from speech3.hmm import ADAPTED, read_spk2utt
-from speech3.io import GRAPH_DIR, ArkReader
+from speech3.io import GRAPH_DIR
 from speech3.language import UNKNOWN, ArpaLm, is_neural, is_word, read_checked, read_neural
 from speech3.runtime import progress, read_utf8, say, write_json
 
@@ -394,7 +395,7 @@ def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int)
     if graph != (loaded.directory / GRAPH_DIR).resolve():
         loaded = replace_graph(loaded, graph)  # for the pronunciations of words that only this graph has
     recognizer: TrainedModel = loaded
-    feats: Mapping[str, np.ndarray] = ArkReader(scp)
+    feats = decoded_features(recognizer, directory.path)
     if adapted and (speakers := speaker_model(recognizer)):
         speaker_of = read_spk2utt(directory.path / SPK2UTT)
         recognizer, feats = with_known(speakers, feats, speaker_of, directory.path)

@@ -7,7 +7,8 @@ The transforms of the last pass are kept as Kaldi's scripts keep them: ``trans.a
 Axes: T frames, F features, D projected values, P pdfs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,8 +17,8 @@ import numpy as np
 from speech3.decode.graph import DecodingGraph
 from speech3.decode.output import write_hypotheses
 from speech3.decode.search import Decoding, without_words
-from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
-from speech3.errors import FormatError, MismatchError, SettingError, Speech3Error, listed
+from speech3.decode.trained_model import BEAM, RETRY_BEAM, SAT, TrainedModel
+from speech3.errors import DataError, FormatError, MismatchError, SettingError, counted, listed
 from speech3.hmm import (
     ADAPTED,
     Adapted,
@@ -30,7 +31,7 @@ from speech3.hmm import (
     Projection,
     Scorer,
     Workers,
-    check_dims,
+    check_transforms,
     read_transforms,
     sat,
     speaker_transforms,
@@ -38,13 +39,16 @@ from speech3.hmm import (
     usable_transcripts,
     write_transforms,
 )
-from speech3.io import DECODE_FILE
-from speech3.language import check_vocabulary
+from speech3.io import DECODE_FILE, MODEL_FILE
+from speech3.language import Lexicon
 from speech3.runtime import say
 
 TRANSFORMS, TRANSFORMS_INDEX, SPK2UTT = "trans.ark", "trans.scp", "spk2utt"
+PASS = "pass"  # and its number: the directories of the passes before the last, in that of a decoding
 _MIN_GAIN = 1.0  # in log likelihood per frame (recipes/minilibri/RESULTS.md)
+_NO_WORDS = "no words that can be aligned"
 SEVERAL = "a transform hardly raises the likelihood, so there may be several speakers"
+_MOST_UNKNOWN = 0.5  # of the words of another model
 _ROUNDS = 2  # of alignment and transforms along given words
 
 
@@ -130,8 +134,8 @@ class SpeakerModel:
 
     def recognizer_of(self, transform_DV: np.ndarray | None) -> TrainedModel:
         """The recogniser of one speaker; without a transform the twin, or the network on features not adapted."""
-        if self.network:
-            return replace(self.network, transform=transform_DV)
+        if self.network:  # with its graph, which would be read again for each speaker
+            return replace(self.network, transform=transform_DV, chosen_graph=self.network.graph)
         if transform_DV is None:
             return self.recognizer
         return self._adapted(ProjectedGmm(self.adapted.gmm, self.projection, transform_DV), self.recognizer.graph)
@@ -241,13 +245,14 @@ def network_speakers(recognizer: TrainedModel) -> SpeakerModel | None:
 def say_speakers(speaker_of: Mapping[str, str], found: Estimated) -> None:
     """Print how many speakers are adapted to, and whether it is known who speaks."""
     speakers = set(speaker_of.values())
+    remedy = "list speakers in the utt2spk of a data directory, or let `speech3 speakers` find them"
     if len(speaker_of) > 1 and len(speakers) == len(speaker_of):
-        say("  every utterance has a speaker of its own, so each is adapted to by itself; list speakers in utt2spk")
+        say(f"  every utterance has a speaker of its own, so each is adapted to by itself; {remedy}")
     elif len(speaker_of) > 1 and len(speakers) == 1:
-        say(f"  all utterances are of one speaker, {next(iter(speakers))}; if they are not, list speakers in utt2spk")
-    if found.without:
-        reasons = (f"{speaker} ({why})" for speaker, why in sorted(found.without.items()))
-        say(f"  {len(found.without)} of {len(speakers)} speakers are not adapted to: {listed(reasons, 3)}")
+        say(f"  all utterances are of one speaker, {next(iter(speakers))}; if they are not, {remedy}")
+    if without := sorted(speakers - found.transforms.keys()):
+        reasons = (f"{speaker} ({found.without.get(speaker, _NO_WORDS)})" for speaker in without)
+        say(f"  {len(without)} of {len(speakers)} speakers are not adapted to: {listed(reasons, 3)}")
 
 
 def write_speakers(out: Path, transforms: Mapping[str, np.ndarray], speaker_of: Mapping[str, str]) -> None:
@@ -255,11 +260,21 @@ def write_speakers(out: Path, transforms: Mapping[str, np.ndarray], speaker_of: 
     write_transforms(out / TRANSFORMS, transforms, out / TRANSFORMS_INDEX, out / SPK2UTT, speaker_of)
 
 
+def forget_passes(out: Path) -> None:
+    """Remove the passes of an earlier decoding, and the transforms of its speakers."""
+    passes = [path for path in out.glob(f"{PASS}*") if path.name.removeprefix(PASS).isdecimal()]
+    for path in (*passes, out / SAT, out):
+        # Else `spk2utt` belongs to something else, and the transforms to a model's training.
+        if (path / TRANSFORMS).exists() and not (path / MODEL_FILE).exists():
+            written = (SPK2UTT, TRANSFORMS_INDEX, TRANSFORMS, *(("hyp.txt",) if path in passes else ()))
+            for name in written:
+                (path / name).unlink(missing_ok=True)
+        if path in passes and path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
 def keep_speakers(out: Path, feats: Mapping[str, np.ndarray]) -> None:
-    """Write the transforms with which features are adapted, if they are, and remove those of an earlier decoding."""
-    if (out / TRANSFORMS).exists():  # else `spk2utt` belongs to something else
-        for name in (SPK2UTT, TRANSFORMS_INDEX, TRANSFORMS):
-            (out / name).unlink(missing_ok=True)
+    """Write the transforms with which features are adapted, if they are."""
     if isinstance(feats, Marked):
         write_speakers(out, feats.projected.transforms, feats.projected.speaker_of)
 
@@ -267,7 +282,7 @@ def keep_speakers(out: Path, feats: Mapping[str, np.ndarray]) -> None:
 def read_speakers(path: Path, dim: int) -> dict[str, np.ndarray]:
     """The transforms of a directory or file that `write_speakers` or Kaldi wrote; refused if of another dimension."""
     found = read_transforms(path)
-    check_dims(found, dim, path)
+    check_transforms(found, dim, path)
     return found
 
 
@@ -281,8 +296,47 @@ class OtherWords:
     path: Path
     by_utterance: Mapping[str, str]
 
+    def check(self, utterances: Collection[str], lexicon: Lexicon) -> dict[str, str]:
+        """The words of these utterances; raises `Speech3Error` if there are none, or most are not in the lexicon."""
+        words = {key: self.by_utterance[key] for key in utterances if key in self.by_utterance}
+        if not self.by_utterance:
+            raise DataError(f"{self.path}: is empty; pass what another model recognised in these recordings")
+        if not words:
+            raise MismatchError(
+                f"{self.path}: has words of other utterances ({listed(sorted(self.by_utterance), 3)}) than the data"
+                f" ({listed(sorted(utterances), 3)}); pass what was recognised in these recordings"
+            )
+        said = Counter(word for each in words.values() for word in each.split())
+        unknown = Counter({word: count for word, count in said.items() if word not in lexicon.by_word})
+        if unknown.total() > _MOST_UNKNOWN * said.total():
+            raise MismatchError(
+                f"{self.path}: {unknown.total():,} of its {said.total():,} words are not in the model's lexicon"
+                f" ({listed((word for word, _ in unknown.most_common()), 5)}); pass the words of a model with the same"
+                " vocabulary"
+            )
+        return words
 
-Known = Path | OtherWords  # in place of the earlier passes: transforms that were estimated before, or words
+    def usable(self, utterances: Collection[str], lexicon: Lexicon) -> dict[str, str]:
+        """What `check` returns; it is said what takes no part in adaptation."""
+        words = self.check(utterances, lexicon)
+        reasons = usable_transcripts(words, lexicon, words, strict=False).bad
+        reasons |= {key: "has no line" for key in utterances if key not in words}
+        if reasons:
+            shown = listed((f"{key} ({why})" for key, why in sorted(reasons.items())), 3)
+            who = f"{counted(len(reasons), 'utterance')} {'takes' if len(reasons) == 1 else 'take'}"
+            say(f"  {self.path}: {who} no part in adaptation: {shown}")
+        return words
+
+
+@dataclass(frozen=True, eq=False)
+class Transcribed:
+    """Transcripts, along which speakers are adapted as far as they can be aligned."""
+
+    by_utterance: Mapping[str, str]
+
+
+# In place of the earlier passes: transforms that were estimated before, or words.
+Known = Path | OtherWords | Transcribed
 
 
 @dataclass(frozen=True, eq=False)
@@ -443,20 +497,13 @@ def known_transforms(
     Raises `Speech3Error`: they are of other speakers, or of other utterances, or most words are not in the lexicon.
     """
     if isinstance(known, OtherWords):
-        path, words = known.path, {key: known.by_utterance[key] for key in feats if key in known.by_utterance}
-        if not words:
-            raise MismatchError(
-                f"{path}: has words of other utterances ({listed(sorted(known.by_utterance), 3)}) than the data"
-                f" ({listed(sorted(feats), 3)}); pass what was recognised in these recordings"
-            )
-        try:
-            check_vocabulary(words, model.recognizer.hmm.lexicon.by_word)
-        except Speech3Error as error:
-            raise error.restated(f"{path}: {error}") from error
-        if missing := sorted(feats.keys() - words.keys()):
-            say(f"  {path}: no line for {listed(missing, 3)}: they take no part in adaptation")
+        words = known.usable(feats.keys(), model.recognizer.hmm.lexicon)
         return transforms_along(model, feats, speaker_of, words, jobs)
+    if isinstance(known, Transcribed):
+        return transforms_along(model, feats, speaker_of, known.by_utterance, jobs)
     path, transforms = known, read_speakers(known, model.projection.dim)
+    if not transforms:
+        raise DataError(f"{path}: is empty; pass the transforms of these speakers")
     speakers = set(speaker_of.values())
     if not speakers & set(transforms):
         raise MismatchError(

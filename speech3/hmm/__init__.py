@@ -138,7 +138,7 @@ if TYPE_CHECKING:
         Projected as Projected,
         ProjectedGmm as ProjectedGmm,
         accumulate_speech as accumulate_speech,
-        check_dims as check_dims,
+        check_transforms as check_transforms,
         likelihood_gain as likelihood_gain,
         load_adapted as load_adapted,
         load_projection as load_projection,

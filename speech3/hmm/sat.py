@@ -252,8 +252,14 @@ def twin_stats(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> GmmStats:
     return stats
 
 
-def check_dims(transforms: Mapping[str, np.ndarray], dim: int, path: object) -> None:
-    """Raise `Speech3Error` unless all transforms are (dim, dim + 1) and finite; `path` is where they come from."""
+_SMALLEST_SCALE, _LARGEST_SCALE = 0.01, 100.0  # singular values of a transform
+
+
+def check_transforms(transforms: Mapping[str, np.ndarray], dim: int, path: object) -> None:
+    """Raise `Speech3Error` unless all transforms are (dim, dim + 1), finite and regular; `path`: where they are from.
+
+    Those of speakers change the scale of features by factors from about 0.5 to 4.
+    """
     for speaker, transform in transforms.items():
         if transform.shape != (dim, dim + 1):
             raise DataError(
@@ -262,6 +268,12 @@ def check_dims(transforms: Mapping[str, np.ndarray], dim: int, path: object) -> 
             )
         if not np.isfinite(transform).all():
             raise DataError(f"{path}: {speaker}: the transform is not finite; estimate it again")
+        scales = np.linalg.svd(transform[:, :-1].astype(np.float64), compute_uv=False)
+        if scales[-1] < _SMALLEST_SCALE or scales[0] > _LARGEST_SCALE:
+            raise DataError(
+                f"{path}: {speaker}: the transform is singular or out of scale: it changes features by factors from"
+                f" {scales[-1]:.2g} to {scales[0]:.2g}; estimate it again, or leave this speaker out"
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -110,7 +110,8 @@ def read_scp(path: Path | str) -> dict[str, str]:
 def read_matrix(location: str, directory: Path) -> np.ndarray:
     """Read one matrix (float32 or float64) at a location from an scp: ``file``, ``file:offset``, ``file:offset[0:99]``.
 
-    A relative path is relative to `directory`, that of the scp, or else to the working directory, as for audio.
+    A relative path is relative to `directory`, that of the scp, or else to the working directory, as for audio. An
+    archive that is not where its absolute path says is read beside the scp, if it is there: both were moved together.
     Messages do not name the scp and the utterance; the caller adds them.
     """
     if location.endswith("|"):
@@ -131,7 +132,8 @@ def _open(location: str, directory: Path) -> IO[bytes]:
     name, start = (path, int(offset)) if path and offset.isdigit() else (location, 0)
     file = Path(name)
     if (directory / file).exists() or not file.exists():
-        file = directory / file
+        moved = directory / file.name if file.is_absolute() else directory / file
+        file = moved if moved.exists() else directory / file
     stream = file.open("rb")
     stream.seek(start)
     return stream

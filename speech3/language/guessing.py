@@ -188,7 +188,7 @@ def _finish(
             pronounce(new),
             replaced,
             trained,
-            "that only dev and test have are treated as others to align them",
+            "that train lacks are treated as others",
             letters=spelling is not None,
         ),
     )

@@ -6,6 +6,7 @@ OUT/lm/tuning.arpa.gz   for tuning, if the text contains sentences of dev:    OU
 OUT/lm/own.arpa.gz      if a model and its text are given: our own model,     OUT/SYSTEM/graph_own
                         estimated on the text, for a second error rate
 OUT/lm/lexicon.txt      pronunciations of words that only lm.text or lm.arpa has, for the graphs
+OUT/lm/text.txt         lm.text as the transcripts of a folder are written
 OUT/lm/letters.arpa.gz  with lm.letters: model of the letters of words, which spells unseen words in each of the graphs
 OUT/lm/rescore.arpa.gz  with lm.rescore=ORDER: for rescoring lattices; estimated without dev's sentences
 OUT/lm/rescore          with lm.rescore=lstm: the same, a neural model mixed with a 4-gram
@@ -14,14 +15,14 @@ OUT/lm/rescore          with lm.rescore=lstm: the same, a neural model mixed wit
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from speech3.config import NeuralLmConfig
-from speech3.corpora import LETTERS, change_of_text, pronounce_more
+from speech3.corpora import LETTERS, change_of_text, pronounce_more, say_markup
 from speech3.data import read_datadir, read_lines, read_sentences, with_progress, without_background
 from speech3.decode import (
     GRAPH_LEXICON,
@@ -57,7 +58,7 @@ from speech3.language import (
     write_lexicon,
 )
 from speech3.recipe.experiment import OWN_GRAPH, Experiment
-from speech3.runtime import atomic_path, parallel_map, read_utf8, say, write_text
+from speech3.runtime import atomic_path, parallel_map, read_utf8, say, write_lines, write_text
 
 _LM = "lm.arpa.gz"
 _LETTERS = "letters.arpa.gz"
@@ -73,15 +74,15 @@ class _Sentences(Iterable[list[str]]):
 
     path: Path | None
     e: Experiment
-    change: Callable[[str], str] = str  # of a line, to be written as the transcripts are
 
     def __iter__(self) -> Iterator[list[str]]:
         if self.path is None:
             yield from map(list, _said(self.e, "train"))
         else:
-            read = read_lines if self.path == _written(self.e) else read_sentences  # ours has no ids
+            ours = (_written(self.e), _normalised(self.e))  # which have no ids
+            read = read_lines if self.path in ours else read_sentences
             for block in with_progress(read([self.path]), [self.path], f"reading {self.path.name}"):
-                yield from (words for line in block.text.split("\n") if (words := self.change(line).split()))
+                yield from (words for line in block.text.split("\n") if (words := line.split()))
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,13 @@ def make_lm(e: Experiment) -> None:
     The tuning model is estimated without the sentences of dev that are not in train as well: scales tuned with a model
     that has seen the sentences are too small for sentences that it has not seen.
     """
+    for left in (_further(e), _normalised(e)):
+        left.unlink(missing_ok=True)
     if e.recipe.lm.grammar:
         return
     directory = e.out / "lm"
     given, models = _given(e), dict[str, ArpaLm]()
+    _normalise_text(e)
     _pronounce_given(e, given)
     if given:
         models[_LM] = given
@@ -141,13 +145,14 @@ def make_lm(e: Experiment) -> None:
 def _pronounce_given(e: Experiment, given: ArpaLm | None) -> None:
     """Write pronunciations of words that `lm.text` or `lm.arpa` has and the data's lexicon lacks, if it has guesses."""
     lm, further = e.recipe.lm, _further(e)
-    further.unlink(missing_ok=True)
     if e.source is None or e.recipe.corpus not in _WITH_LANG or not (lm.text or lm.arpa):
         return
     listed = read_lexicon(e.lexicon)
     words = set(given.words) if given and lm.arpa else set[str]()
     if lm.text:
-        words.update(word for sentence in _Sentences(Path(lm.text), e, _change(e)) for word in sentence)
+        words.update(word for sentence in _Sentences(_lm_text(e), e) for word in sentence)
+    if _in_another_case(words, listed.by_word):
+        return  # what becomes of such a model or text is said elsewhere
     new = sorted(word for word in words if word not in listed.by_word and is_word(word))
     spelled = e.recipe.lexicon == "graphemes"
     train = without_background(read_datadir(e.data("train")))
@@ -168,11 +173,31 @@ def _graphemes(e: Experiment) -> Sequence[str]:
     return read_graphemes(Path(e.recipe.graphemes)) if e.recipe.graphemes else ()
 
 
-def _change(e: Experiment) -> Callable[[str], str]:
-    """How the sentences of `lm.text` are changed: as the transcripts of a folder were."""
-    if e.source is None or e.recipe.corpus != "any":
-        return str
-    return change_of_text(e.source, _graphemes(e), e.recipe.lang or "")
+def _in_another_case(words: Collection[str], known: Collection[str]) -> bool:
+    """Whether words are known, if at all, mostly in upper case instead of lower, or the other way round."""
+    shared = len(set(words) & set(known))
+    return not shared or 2 * shared < len({each.casefold() for each in words} & {each.casefold() for each in known})
+
+
+def _normalise_text(e: Experiment) -> None:
+    """Write `lm.text` as the transcripts of a folder are written, if the recordings are in one."""
+    lm = e.recipe.lm
+    if e.source is None or e.recipe.corpus != "any" or not lm.text:
+        return
+    if change := change_of_text(e.source, _graphemes(e), e.recipe.lang or ""):
+        say_markup(Path(lm.text), _graphemes(e))
+        sentences = _Sentences(Path(lm.text), e)
+        write_lines(_normalised(e), (f"{line}\n" for each in sentences if (line := change(" ".join(each)))))
+
+
+def _normalised(e: Experiment) -> Path:
+    return e.out / "lm" / "text.txt"
+
+
+def _lm_text(e: Experiment) -> Path | None:
+    """`lm.text`, normalised if it has to be."""
+    given = e.recipe.lm.text
+    return (_normalised(e) if _normalised(e).exists() else Path(given)) if given else None
 
 
 def _make_letters(e: Experiment, lm: ArpaLm) -> None:
@@ -299,7 +324,7 @@ def _path_of_text(e: Experiment, given: ArpaLm | None) -> Path | None:
         return written if written.exists() else lexicon.find_lang(e.source / "lang").text  # written: in plain words
     if not given and not lm.text and written.exists():
         return written
-    return Path(lm.text) if lm.text else None
+    return _lm_text(e)
 
 
 def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
@@ -307,7 +332,7 @@ def _text(e: Experiment, given: ArpaLm | None) -> _Text | None:
     pieces, path = e.out / "data" / "pieces.txt", _path_of_text(e, given)
     if not path and given:
         return None
-    sentences = _Sentences(path, e, _change(e) if e.recipe.lm.text and path == Path(e.recipe.lm.text) else str)
+    sentences = _Sentences(path, e)
     if pieces.exists():
         vocabulary = set(pieces.read_text(encoding="utf-8").split())
     else:

@@ -421,7 +421,8 @@ def _lfmmi_training(
 
 def _decode_step(e: Experiment, system: str, needs: Sequence[str]) -> Step:
     out, run = e.out / "decode" / system, partial(evaluation.decode_system, e, system)
-    return Step(decode_step(system), run, e.decoding, [out / "test" / "hyp.txt"], needs, owns=out)
+    splits = ("test", "dev") if system == LFMMI and e.adapts_to_lfmmi else ("test",)
+    return Step(decode_step(system), run, e.decoding, [out / each / "hyp.txt" for each in splits], needs, owns=out)
 
 
 def _rescore_steps(e: Experiment) -> list[Step]:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         console as console,
         deferred_interrupt as deferred_interrupt,
         progress as progress,
+        quietly as quietly,
         restart_in_utf8 as restart_in_utf8,
         say as say,
         suit_terminals as suit_terminals,

@@ -42,6 +42,16 @@ def be_quiet() -> None:
     console.quiet = True
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Print nothing in the block: it says again what was said before."""
+    before, console.quiet = console.quiet, True
+    try:
+        yield
+    finally:
+        console.quiet = before
+
+
 def say(text: str) -> None:
     """Print one line of progress to standard error, leaving standard output to results."""
     console.print(text, markup=False)

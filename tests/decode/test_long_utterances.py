@@ -8,9 +8,9 @@ import soundfile
 from whistles import RATE_HZ, whistled
 
 from speech3.data import audio
-from speech3.data.datadir import DataDir, Utterance
+from speech3.data.datadir import DataDir, Utterance, read_datadir
 from speech3.decode.apply import transcribe
-from speech3.decode.output import WHOLE_S, cut_long_utterances
+from speech3.decode.output import WHOLE_S, UtteranceParts, cut_long_utterances
 from speech3.decode.recognizer import load_recognizer
 from speech3.errors import DataError
 from speech3.hmm.alignment.times import read_ctm
@@ -49,6 +49,15 @@ def test_decoded_in_parts_and_joined(model: Path, long_data: Path, tmp_path: Pat
     named = [line.split()[0] for line in (out / "lat.scp").read_text().splitlines()]
     assert named[-1] == "s-short" and len(named) > 4
     assert all(name.startswith("s-long-0") for name in named[:-1])
+    # What was recognised in it, divided among its parts again, so that speakers can be adapted to it.
+    cut, parts = cut_long_utterances(read_datadir(long_data))
+    said = {line.split()[0]: line.split(" ", 1)[1] for line in (out / "hyp.txt").read_text().splitlines()}
+    divided = parts.divided(said, times)
+    assert set(divided) == set(cut.utterances) and divided["s-short"] == "AB BB"
+    assert " ".join(divided[name] for name in sorted(divided)[:-1]) == said["s-long"]
+    assert all(divided[name].startswith("AB") and divided[name].endswith("BB") for name in divided)
+    assert parts.divided(said, {}) == {"s-short": "AB BB"}
+    assert UtteranceParts({"s-long": {}}).divided(said, times) == {"s-short": "AB BB"}
     # `transcribe` cuts in the same places.
     wave_S, _ = audio.read_file(long_data / "talk.flac", start_s=BEFORE_S, end_s=BEFORE_S + 362)
     soundfile.write(tmp_path / "long.flac", wave_S, RATE_HZ)

@@ -15,13 +15,14 @@ from speech3.cli.recognise import decode
 from speech3.config import DecodeConfig, ModelConfig
 from speech3.data import audio
 from speech3.data.datadir import read_datadir
-from speech3.decode import speaker_passes
-from speech3.decode.align import find_alignment
-from speech3.decode.apply import features_for, transcribe
+from speech3.decode import apply, speaker_passes, trained_model
+from speech3.decode.align import _more_words, find_alignment
+from speech3.decode.apply import decoded_features, features_for, transcribe
+from speech3.decode.graph import load_graph
 from speech3.decode.model_export import export
 from speech3.decode.online_scores import OnlineScores
 from speech3.decode.recognizer import load_recognizer, tune_recognizer
-from speech3.decode.speaker_passes import KnownSpeakers, write_speakers
+from speech3.decode.speaker_passes import KnownSpeakers, read_speakers, write_speakers
 from speech3.errors import SettingError, Speech3Error
 from speech3.io.ark import write_ark
 from speech3.io.checkpoint import load_tensors
@@ -158,6 +159,58 @@ def test_a_stream_adapts_to_its_speaker(members: list[Path], mean: Path) -> None
         before = recognizer._known.stats["anna"].count
         assert recognizer.transcribe(whistled(*segments), RATE_HZ, speaker="anna").text.split() == list(words)
         assert recognizer._known.stats["anna"].count > before
+
+
+def test_a_graph_is_read_once(members: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(trained_model, "load_graph", lambda path: read.append(path) or load_graph(path))
+    recognizer, (_, segments) = speech3.Recognizer.load(members[1]), SAID["a-bb"]
+    for _ in range(2):
+        stream = recognizer.stream(RATE_HZ)
+        for _ in range(2):
+            stream.accept(whistled(*segments, ("SIL", 0.8)))
+        assert len(stream.ended()) == 2
+        stream.finish()
+    assert read == [members[1] / "graph"]
+
+
+def test_new_words_of_an_alignment_are_known_to_the_gmms_beside_a_network(members: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "lexicon.txt").write_text("BA b a\n")
+    recognizer = _more_words(load_recognizer(members[1]), {"u": "A BA"}, tmp_path / "lexicon.txt", None, tmp_path)
+    assert recognizer.sat is not None
+    for model in (recognizer, recognizer.sat):
+        assert [pron.phones for pron in model.hmm.lexicon.by_word["BA"]] == [("b", "a")]
+
+
+def test_transcripts_that_gmms_cannot_use_do_not_end_an_alignment(
+    members: list[Path], data: Path, tmp_path: Path
+) -> None:
+    """Every second word is unknown, so nobody can be adapted to along the transcripts; the words are recognised."""
+    (data / "text").write_text("".join(f"{name} A NOBODY\n" for name in SAID))
+    found = find_alignment(load_recognizer(members[1]), read_datadir(data), tmp_path / "ali", 1, tolerant=True)
+    assert not found.aligned.alignments and set(found.aligned.bad) == set(SAID)
+
+
+def test_features_of_a_decoding_are_found_again(members: list[Path], mean: Path, data: Path, tmp_path: Path) -> None:
+    """For the times of words in rescored lattices."""
+    given = read_datadir(data)
+    for model in (members[0], members[1], mean):
+        recognizer = load_recognizer(model)
+        feats, _ = features_for(recognizer, given, 1, tmp_path / "out" / model.name)
+        again = decoded_features(recognizer, tmp_path / "out" / model.name)
+        assert set(again) == set(feats) == set(SAID)
+        for name, feats_TD in feats.items():
+            np.testing.assert_allclose(again[name], feats_TD, atol=1e-5)
+
+
+def test_alignment_adapts_along_the_transcripts(
+    members: list[Path], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "last_transforms", lambda *_: pytest.fail("recognised before it was aligned"))
+    texts = (data / "text").read_text().splitlines()
+    found = find_alignment(load_recognizer(members[1]), read_datadir(data), tmp_path / "ali", 1)
+    assert set(found.aligned.alignments) == set(SAID)
+    assert set(read_speakers(tmp_path / "ali" / "sat", BINS)) == {line.split()[0] for line in texts}
 
 
 def test_features_at_two_rates_cannot_follow_a_stream(members: list[Path]) -> None:

@@ -11,19 +11,21 @@ from drawn import draw
 from speech3.config import FeatureConfig
 from speech3.decode import speaker_passes, trained_model
 from speech3.decode.graph import DecodingGraph
+from speech3.decode.lattice_directory import check_decoding
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.speaker_passes import (
     SEVERAL,
     EitherScorer,
     OtherWords,
     SpeakerModel,
+    forget_passes,
     read_speakers,
     say_speakers,
     with_known,
     write_speakers,
 )
 from speech3.decode.tune import DecodeSettings
-from speech3.errors import Speech3Error
+from speech3.errors import OccupiedError, Speech3Error
 from speech3.hmm.fmllr import identity
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.lda_mllt import Projection
@@ -128,14 +130,41 @@ def test_adapting_to_the_words_of_another_model(
     # Utterances that the file lacks are named; of no known utterance or word it is refused.
     capsys.readouterr()
     with_known(model, drawn.feats, speaker_of, OtherWords(hyp, {name: words[name] for name in names[1:]}))
-    assert f"{hyp}: no line for {names[0]}: they take no part" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{hyp}: 1 utterance takes no part in adaptation: {names[0]} (has no line)" in said
+    some = {**words, names[0]: "", names[1]: f"{words[names[1]]} <unk>"}
+    with_known(model, drawn.feats, speaker_of, OtherWords(hyp, some))
+    said = capsys.readouterr().err
+    assert f"2 utterances take no part in adaptation: {names[0]} (has no transcript), {names[1]} (not in" in said
     with pytest.raises(Speech3Error, match=r"hyp\.txt: has words of other utterances \(u\) than the data"):
         with_known(model, drawn.feats, speaker_of, OtherWords(hyp, {"u": words[names[0]]}))
-    with pytest.raises(Speech3Error, match=r"hyp\.txt: .* are not in the lexicon"):
+    with pytest.raises(Speech3Error, match=r"hyp\.txt: is empty"):
+        with_known(model, drawn.feats, speaker_of, OtherWords(hyp, {}))
+    with pytest.raises(Speech3Error, match=r"hyp\.txt: 60 of its 60 words are not in the model's lexicon"):
         with_known(model, drawn.feats, speaker_of, OtherWords(hyp, dict.fromkeys(names, "nobody knows this")))
     # Nothing recognised: nobody is adapted to, as in the first pass.
     using, feats = with_known(model, drawn.feats, speaker_of, OtherWords(hyp, dict.fromkeys(names, "")))
     assert using is model.recognizer and feats is drawn.feats
+
+
+def test_passes_of_an_earlier_decoding_do_not_stay(tmp_path: Path) -> None:
+    for name in ("pass1", "pass12", "sat", "."):
+        write_speakers(tmp_path / name, {"a": identity(2)}, {"u": "a"})
+    (tmp_path / "pass1" / "hyp.txt").write_text("u A\n")
+    (tmp_path / "sat" / "feats").mkdir()
+    (tmp_path / "passport").mkdir()
+    (tmp_path / "pass2").mkdir()
+    (tmp_path / "pass2" / "spk2utt").write_text("mine\n")
+    forget_passes(tmp_path)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["pass2", "pass2/spk2utt", "passport", "sat", "sat/feats"]
+    # Nor is a model taken for one, nor anything removed that is read.
+    write_speakers(tmp_path / "sat", {"a": identity(2)}, {"u": "a"})
+    with pytest.raises(OccupiedError, match=r"sat: is one of the inputs"):
+        check_decoding(tmp_path, [tmp_path / "sat"], lattices=False)
+    (tmp_path / "sat" / "model.safetensors").touch()
+    forget_passes(tmp_path)
+    assert read_speakers(tmp_path / "sat", 2)
 
 
 def test_it_is_said_who_speaks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +174,10 @@ def test_it_is_said_who_speaks(capsys: pytest.CaptureFixture[str]) -> None:
     say_speakers({"u1": "all", "u2": "all"}, nobody)
     assert "all utterances are of one speaker, all" in capsys.readouterr().err
     say_speakers({"u1": "a", "u2": "a", "u3": "b"}, Estimated({}, {"b": "3 frames are few"}, {}))
-    assert "1 of 2 speakers are not adapted to: b (3 frames are few)" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "2 of 2 speakers are not adapted to: a (no words that can be aligned), b (3 frames are few)" in said
+    say_speakers({"u1": "a", "u2": "b"}, Estimated({"a": identity(2)}, {}, {}))
+    assert "1 of 2 speakers are not adapted to: b (no words that can be aligned)" in capsys.readouterr().err
 
 
 def test_transforms_that_are_given(hmm: Hmm, tmp_path: Path) -> None:
@@ -155,5 +187,23 @@ def test_transforms_that_are_given(hmm: Hmm, tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_speakers(tmp_path, 6)["a"], identity(6))
     with pytest.raises(Speech3Error, match="6 x 7, but the model's features have 4"):
         read_speakers(tmp_path, 4)
+    for scale in (0.0, 1e-3, 1e20):
+        write_speakers(tmp_path / "bad", {"a": scale * identity(6)}, {first: "a"})
+        with pytest.raises(Speech3Error, match=r"bad: a: the transform is singular or out of scale"):
+            read_speakers(tmp_path / "bad", 6)
+    alike = identity(6)
+    alike[1] = alike[0]
+    write_speakers(tmp_path / "bad", {"a": alike}, {first: "a"})
+    with pytest.raises(Speech3Error, match=r"bad: a: the transform is singular"):
+        read_speakers(tmp_path / "bad", 6)
+    write_speakers(tmp_path / "none", {}, {first: "a"})
+    with pytest.raises(Speech3Error, match="none: is empty"):
+        with_known(model, drawn.feats, {first: "a", second: "b"}, tmp_path / "none")
+    # A directory that was moved with its archive, whose path the index has.
+    (tmp_path / "moved").mkdir()
+    for name in ("trans.ark", "trans.scp"):
+        (tmp_path / name).rename(tmp_path / "moved" / name)
+    np.testing.assert_array_equal(read_speakers(tmp_path / "moved", 6)["a"], identity(6))
+    write_speakers(tmp_path, {"a": identity(6)}, {first: "a", second: "b"})
     with pytest.raises(Speech3Error, match="transforms of other speakers"):
         with_known(model, drawn.feats, {first: "c", second: "d"}, tmp_path)

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from speech3.errors import Speech3Error
-from speech3.hmm.fmllr import applied
+from speech3.errors import MissingError, Speech3Error
+from speech3.hmm.fmllr import applied, identity
 from speech3.hmm.kaldi.convert import (
     read_spk2utt,
     read_transforms,
@@ -36,6 +36,18 @@ def test_a_projection_is_written_as_final_mat(tmp_path: Path) -> None:
     feats_TF = rng.standard_normal((6, 9)).astype(np.float32)
     by_kaldi = spliced(feats_TF[:, :3], 1) @ read_mat(tmp_path / "final.mat").T
     np.testing.assert_allclose(projection(feats_TF), by_kaldi, rtol=1e-5, atol=1e-5)
+
+
+def test_where_transforms_are(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match=r"no transforms .*; pass a directory that has some"):
+        read_transforms(tmp_path)
+    write_transforms(tmp_path / "sat" / "trans.ark", {"a": identity(2)}, tmp_path / "sat" / "trans.scp")
+    with pytest.raises(MissingError, match=rf"no transforms .*; pass {tmp_path / 'sat'}$"):
+        read_transforms(tmp_path)
+    for number in (1, 3):
+        write_transforms(tmp_path / f"trans.{number}", {f"s{number}": identity(2)})
+    with pytest.raises(MissingError, match=r"trans\.2: no such file, although trans\.3 exists"):
+        read_transforms(tmp_path)
 
 
 def test_transforms_of_speakers_in_all_their_forms(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from speech3.hmm.sat import (
     Projected,
     ProjectedGmm,
     SatSystem,
-    check_dims,
+    check_transforms,
     load_adapted,
     load_projection,
     merged_estimates,
@@ -131,11 +131,11 @@ def test_a_known_transform_of_a_speaker_is_undone(lexicon: Lexicon, hmm: Hmm) ->
 
 
 def test_transforms_that_do_not_fit_are_named() -> None:
-    check_dims({"a": identity(4)}, 4, "trans.scp")
+    check_transforms({"a": identity(4)}, 4, "trans.scp")
     with pytest.raises(Speech3Error, match=r"trans.scp: a: a transform of 4 x 5, but .* 6 x 7"):
-        check_dims({"a": identity(4)}, 6, "trans.scp")
+        check_transforms({"a": identity(4)}, 6, "trans.scp")
     with pytest.raises(Speech3Error, match="not finite"):
-        check_dims({"a": identity(4) * np.nan}, 4, "trans.scp")
+        check_transforms({"a": identity(4) * np.nan}, 4, "trans.scp")
 
 
 def test_sizes_follow_those_of_the_triphones() -> None:

@@ -9,6 +9,7 @@ import pytest
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.decode.grammar import with_lexicon_of
 from speech3.decode.graph import load_graph
+from speech3.decode.new_graph import GraphSources, make_graph
 from speech3.decode.search import Decoding
 from speech3.errors import DataError, Speech3Error
 from speech3.hmm.model import Hmm, monophone_tree
@@ -124,11 +125,32 @@ def test_words_that_only_the_given_text_has_are_pronounced_as_those_of_train(
     graph = e.model("tri") / "graph"
     assert {"ab", "abba", "twice"} < set(load_graph(graph).words)
     assert "abba" in with_lexicon_of(hmm, graph).lexicon.by_word  # type: ignore[union-attr]
-    # Without such words nothing is left of them; corpora without lang/ keep their lexicon.
+    # So has another graph of the model, with a word more.
+    (tmp_path / "add.txt").write_text("cabba c a b b a\n")
+    made = make_graph(e.model("tri"), tmp_path / "more", GraphSources(add=tmp_path / "add.txt"))
+    assert not made.about["dropped"]
+    assert {"abba", "twice", "cabba"} < set(load_graph(tmp_path / "more").words)
+    assert {"abba", "cabba"} < set(with_lexicon_of(hmm, tmp_path / "more").lexicon.by_word)  # type: ignore[union-attr]
+    # The text is normalised once; what is taken out of it is said.
+    assert (tmp_path / "out" / "lm" / "text.txt").read_text() == "cab ab\nabba cab twice\n1984\n"
+    # Without such words, or with a grammar, nothing is left of them.
+    grammar = open_experiment("any", tmp_path / "out", source, ["lm.order=null", "lm.grammar=one-word"], "")
+    language.make_lm(grammar)
+    assert not further.exists() and not (tmp_path / "out" / "lm" / "text.txt").exists()
     text.write_text("cab a b\n")
     language.make_lm(e)
     language.make_graphs(e, "tri")
     assert not further.exists() and not (graph / "lexicon.txt").exists()
+
+
+def test_a_model_in_another_case_is_still_refused(tmp_path: Path) -> None:
+    """Its words could be pronounced by their letters, but nobody would have said one."""
+    e = experiment(
+        tmp_path / "out", "lm.order=null", f"lm.arpa={tmp_path / 'upper.arpa'}", "lexicon=graphemes", "lm.letters=0"
+    )
+    write_arpa(estimate_lm([line.upper().split() for line in TEXT], 1), tmp_path / "upper.arpa")
+    language.make_lm(e)
+    assert not (tmp_path / "out" / "lm" / "lexicon.txt").exists()
 
 
 def test_the_model_to_tune_with_lacks_sentences_that_only_dev_says(

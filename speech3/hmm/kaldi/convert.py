@@ -331,7 +331,13 @@ def read_transforms(path: Path) -> dict[str, np.ndarray]:
         return {speaker: each.astype(np.float64) for speaker, each in ArkReader(path).items()}
     parts = sorted(each for each in path.glob("trans.*") if _PART.fullmatch(each.name)) if path.is_dir() else [path]
     if not parts or not parts[0].exists():
-        raise MissingError(f"{path}: no transforms (trans.scp, trans.1, ...); pass a directory that has some")
+        within = path / "sat" / "trans.scp"  # where decoding by a network on adapted features writes them
+        place = within.parent if within.exists() else "a directory that has some"
+        raise MissingError(f"{path}: no transforms (trans.scp, trans.1, ...); pass {place}")
+    numbers = sorted(int(part.suffix[1:]) for part in parts) if path.is_dir() else []
+    if missing := set(range(1, max(numbers, default=0) + 1)) - set(numbers):
+        last = f"trans.{numbers[-1]}"
+        raise MissingError(f"{path / f'trans.{min(missing)}'}: no such file, although {last} exists; copy it, too")
     found: dict[str, np.ndarray] = {}
     for part in parts:
         for speaker, matrix in read_mat_ark(part):

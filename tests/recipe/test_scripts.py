@@ -1,4 +1,4 @@
-"""The scripts of recipes/minilibri, with a program that does nothing in place of `speech3`: what fails ends them."""
+"""Scripts of recipes, with a program that does nothing in place of `speech3`: what fails ends them."""
 
 import os
 import subprocess
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
+from speech3.data.datadir import DataDir, Utterance, read_datadir, write_datadir
 from speech3.io.checkpoint import save_tensors
 from speech3.recipe.experiment import open_experiment
 
@@ -80,3 +82,37 @@ def test_keys_of_asynchronous_runs_are_given_to_these_alone(tmp_path: Path) -> N
     corpus, *overrides = next(call for call in calls if call.startswith("recipe ")).split()[1:]
     experiment = open_experiment(corpus, tmp_path / "out", Path("x"), [each for each in overrides if "=" in each], "")
     assert (tmp_path / "out" / "zhang" / "conf.yaml").read_text().startswith(f"frames: {experiment.frames('dnn')}\n")
+
+
+def test_folds_have_neither_speakers_nor_sentences_of_their_training(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    rows = {f"s{n % 6}-{n}": f"sentence {n // 2}" for n in range(24)}  # pairs of speakers say the same
+    data = DataDir(source / "train", {key: "x.wav" for key in rows}, {
+        key: Utterance(key, key, key.partition("-")[0], text) for key, text in rows.items()
+    })  # fmt: skip
+    write_datadir(data, source / "train")
+    soundfile.write(source / "train" / "x.wav", np.zeros(8000), 8000)
+    stub = (
+        '#!/usr/bin/env bash\n[ "$1" = recipe ] || exec python -m speech3 "$@"\necho "$*" >>"$CALLS"\n'
+        'mkdir -p "$6/decode/tri/test" && cp "$4/test/text" "$6/decode/tri/test/hyp.txt"\n'
+    )
+    (tmp_path / "speech3").write_text(stub)
+    (tmp_path / "speech3").chmod(0o755)
+    home = {"CALLS": str(tmp_path / "calls"), "VIRTUAL_ENV": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **home, "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    out = tmp_path / "out"
+    command = [ROOT / "recipes" / "folds.sh", "any", "tri", "--source", source, "--folds", "3", "--out", out]
+    process = subprocess.run(
+        [*command, "--was", "a=1 b=2", "--now", "a=3"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    tested: list[str] = []
+    for fold in ("1", "2", "3"):
+        train, test = (read_datadir(out / "corpora" / fold / split).utterances for split in ("train", "test"))
+        assert not {u.speaker for u in train.values()} & {u.speaker for u in test.values()}
+        assert not {u.text for u in train.values()} & {u.text for u in test.values()}
+        tested += test
+    assert sorted(tested) == sorted(rows)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [call.split()[6:] for call in calls] == [["a=1", "b=2"]] * 3 + [["a=3"]] * 3
+    assert "WER 0.00" in process.stdout
