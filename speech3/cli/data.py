@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from speech3.cli import _verb
-from speech3.errors import OccupiedError, SettingError
+from speech3.errors import OccupiedError, SettingError, counted
 from speech3.io import FEATURES_FILE
 from speech3.runtime import check_output
 
@@ -93,8 +93,11 @@ def fix(
     for line in (*repaired.warnings, *repaired.changes):
         typer.echo(str(line))
     removed = f": {' '.join(repaired.removed)}" if repaired.removed else ""
-    typer.echo(f"removed {len(repaired.removed)} utterances{removed}")
-    typer.echo(f"{out}: {len(repaired.data.utterances)} utterances, {len(repaired.data.speakers())} speakers")
+    typer.echo(f"removed {counted(len(repaired.removed), 'utterance')}{removed}")
+    typer.echo(
+        f"{out}: {counted(len(repaired.data.utterances), 'utterance')},"
+        f" {counted(len(repaired.data.speakers()), 'speaker')}"
+    )
 
 
 def stats(
@@ -212,7 +215,7 @@ def combine(
     write_datadir(data, out)
     for line in left_out:
         typer.echo(line)
-    typer.echo(f"{out}: {len(data.utterances)} utterances, {len(data.speakers())} speakers")
+    typer.echo(f"{out}: {counted(len(data.utterances), 'utterance')}, {counted(len(data.speakers()), 'speaker')}")
 
 
 def speakers(
@@ -251,7 +254,7 @@ def speakers(
     found = find_speakers(load_recognizer(model), data, jobs or available_jobs(), number)
     utterances = {key: replace(data.utterances[key], speaker=speaker, gender=None) for key, speaker in found.items()}
     write_datadir(replace(data, utterances=utterances, cmvn={}), out)
-    typer.echo(f"{out}: {len(found)} utterances, {len(set(found.values()))} speakers")
+    typer.echo(f"{out}: {counted(len(found), 'utterance')}, {counted(len(set(found.values())), 'speaker')}")
 
 
 class By(StrEnum):
@@ -295,7 +298,9 @@ def split(
     for name, part in made.items():
         write_datadir(part, out / name)
     for name, part in made.items():
-        typer.echo(f"{out / name}: {len(part.utterances)} utterances, {len(part.speakers())} speakers")
+        typer.echo(
+            f"{out / name}: {counted(len(part.utterances), 'utterance')}, {counted(len(part.speakers()), 'speaker')}"
+        )
 
 
 def augment(
@@ -377,8 +382,8 @@ def extract(
     hours = report.frames * config.frame_shift / 3.6e6
     rate = f" at {report.sample_rate_hz} Hz" if report.sample_rate_hz else ""
     typer.echo(
-        f"{report.utterances} utterances, {report.frames} frames ({hours:.2f} h{rate}), "
+        f"{counted(report.utterances, 'utterance')}, {counted(report.frames, 'frame')} ({hours:.2f} h{rate}), "
         f"{report.values} values per frame: {out / 'feats.scp'}"
     )
     if report.skipped:
-        typer.echo(f"{len(report.skipped)} utterances skipped: {out / 'skipped.txt'}")
+        typer.echo(f"{counted(len(report.skipped), 'utterance')} skipped: {out / 'skipped.txt'}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from speech3.errors import MissingError
+from speech3.errors import MissingError, counted
 
 verbs = typer.Typer(no_args_is_help=True, help="Pronounce words as a lexicon does, or spell phones.")
 
@@ -29,8 +29,8 @@ def train(
     model = g2p.train(g2p.read_table(lexicon), str(lexicon), order)
     model.save(out)
     print(
-        f"{out}: {model.words:,} words, {len(model.letters)} letters, {len(model.phones)} phones,"
-        f" {len(model.code_G):,} pairs of both"
+        f"{out}: {counted(model.words, 'word')}, {counted(len(model.letters), 'letter')},"
+        f" {counted(len(model.phones), 'phone')}, {counted(len(model.code_G), 'pair')} of both"
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from speech3.cli import _verb
+from speech3.errors import counted
 
 
 def import_(
@@ -35,8 +36,11 @@ def import_(
     found = import_kaldi(alignment, out, lang, graph)
     if isinstance(found.outputs, PdfsOnly):
         say(f"{out}: can be used to train and decode, but not to align: {found.outputs.why}")
-    words = "no graph" if found.words is None else f"{out}/graph with {found.words} words"
-    print(f"{out}: {found.utterances} utterances, {found.frames} frames, {found.outputs.num_pdfs} pdfs; {words}")
+    words = "no graph" if found.words is None else f"{out}/graph with {counted(found.words, 'word')}"
+    print(
+        f"{out}: {counted(found.utterances, 'utterance')}, {counted(found.frames, 'frame')},"
+        f" {found.outputs.num_pdfs} pdfs; {words}"
+    )
 
 
 def export_kaldi(
@@ -73,4 +77,4 @@ def export_kaldi(
     if projection := load_projection(model):
         write_projection(out, projection)
     files = "tree, final.mdl, topo, phones.txt, dict/" + (", final.mat, splice_opts" if projection else "")
-    print(f"{out}: {files}: {hmm.num_pdfs} pdfs, {len(hmm.lexicon.phones)} phones")
+    print(f"{out}: {files}: {hmm.num_pdfs} pdfs, {counted(len(hmm.lexicon.phones), 'phone')}")

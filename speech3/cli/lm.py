@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from speech3.cli import _verb
-from speech3.errors import MismatchError, OccupiedError, SettingError
+from speech3.errors import MismatchError, OccupiedError, SettingError, counted
 
 if TYPE_CHECKING:
     from speech3.language import Perplexity
@@ -97,7 +97,7 @@ def _train_neural(texts: list[Path], out: Path, preset: str, vocabulary: Path | 
     found = train_neural([text for text in texts if str(text) not in overrides], out, config, vocabulary, dev)
     parameters = sum(value.numel() for value in found.lm.network.parameters())
     chosen = f", perplexity {found.lm.dev:.1f} on {dev}" if dev else ""
-    print(f"{out}: {config.kind}, {len(found.lm.units):,} units, {parameters:,} parameters{chosen}")
+    print(f"{out}: {config.kind}, {counted(len(found.lm.units), 'unit')}, {counted(parameters, 'parameter')}{chosen}")
     _print_unknown(found.unknown, found.words, vocabulary)
 
 

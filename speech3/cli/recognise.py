@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from speech3.cli import _verb
-from speech3.errors import DataError, MismatchError, SettingError, Speech3Error, listed
+from speech3.errors import DataError, MismatchError, SettingError, Speech3Error, counted, listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,6 +106,7 @@ def transcribe(
         transcribe_arriving,
         transcription_json,
         with_mean_scores,
+        with_raw_samples,
         write_results,
     )
     from speech3.hmm import ctm_line
@@ -169,7 +170,8 @@ def transcribe(
         write_results(results, show, recognizer, textgrid, lattice)
     if failed:
         several = f"{len(failed)} of {len(files)} recordings were not recognised:\n  " if len(files) > 1 else ""
-        raise failed[0].restated(several + "\n  ".join(map(str, failed)))
+        told = failed if rate is not None else list(map(with_raw_samples, failed))
+        raise failed[0].restated(several + "\n  ".join(map(str, told)))
 
 
 def decode(
@@ -287,7 +289,7 @@ def decode(
     say_skipped(kept.without, "no lattice")
     times = f", {out}/hyp.ctm" if (out / "hyp.ctm").exists() else ""
     paths = f", {out / NBEST_FILE}" if nbest else ""
-    print(f"{len(written.hypotheses)} utterances: {out}/hyp.txt{times}{paths}")
+    print(f"{counted(len(written.hypotheses), 'utterance')}: {out}/hyp.txt{times}{paths}")
     if lattice:
         print(f"lattices: {out}/lat.ark, {kept.density:.1f} arcs per frame")
 
@@ -359,7 +361,7 @@ def rescore(
         write_times(directory, out, outcome.decoding, jobs or available_jobs())
     for tried, rate in outcome.rates.items():
         print(f"weight {tried:g}: WER {100 * rate:.2f} %")
-    print(f"{len(outcome.decoding.hypotheses)} utterances: {out}/hyp.txt, weight {outcome.weight:g}")
+    print(f"{counted(len(outcome.decoding.hypotheses), 'utterance')}: {out}/hyp.txt, weight {outcome.weight:g}")
 
 
 def graph(
@@ -386,7 +388,12 @@ def graph(
     `--lang` is given or the model was trained with a language, from espeak-ng, whichever is better on held-out words.
     Words of `--lm` and `--text` without a pronunciation get one only if `--lang` is given; otherwise they are left out
     and listed in `OUT/dropped.txt`. `OUT/lexicon.txt` holds the new pronunciations: to correct them, edit the file and
-    pass it to `--lexicon`.
+    pass it to `--lexicon`. Rules that took more than a second to learn are kept in `MODEL/g2p.safetensors` for the next
+    time, if MODEL can be written to.
+
+    With `--grammar` and `--sentences`, a recording of up to a minute is one sentence, and in a stream what is said
+    between two pauses is one. Nothing else can be recognised, so whatever is said becomes one of them, often with a
+    high confidence, unless the recipe of the model had `lm.filler=true` or `negatives`, which write `<unk>`.
 
     The model's tuned acoustic scale and word penalty stay in use.
     """
@@ -396,14 +403,17 @@ def graph(
     guessed, about = found.guessed, found.about
     if guessed.pronunciations:
         words = len({pron.word for pron in guessed.pronunciations})
-        print(f"{words} words pronounced {guessed.how}: {out / GRAPH_LEXICON}")
+        print(f"{counted(words, 'word')} pronounced {guessed.how}: {out / GRAPH_LEXICON}")
         for pron in guessed.pronunciations[:20]:
             print(f"  {pron.word} {' '.join(pron.phones)}")
         if len(guessed.pronunciations) > 20:
             print(f"  and {len(guessed.pronunciations) - 20} more")
     if about["dropped"]:
-        print(f"{len(about['dropped'])} words have no pronunciation and cannot be recognised: {out}/dropped.txt")
-    print(f"{out}: {about['words']:,} words, {about['states']:,} states, {about['arcs']:,} arcs")
+        print(f"not recognised, without a pronunciation: {counted(len(about['dropped']), 'word')}, {out}/dropped.txt")
+    print(
+        f"{out}: {counted(about['words'], 'word')}, {counted(about['states'], 'state')},"
+        f" {counted(about['arcs'], 'arc')}"
+    )
 
 
 def align(
@@ -552,13 +562,14 @@ def _align_kaldi(model: Path, directory: Path, out: Path, jobs: int, **options: 
     recognizer, data = load_recognizer(model), read_datadir(directory)
     found = align_datadir(recognizer, data, out, jobs or available_jobs(), **options)
     print(
-        f"{len(found.aligned.alignments)} utterances: {out}/words.ctm, {out}/phones.ctm, {out}/textgrid, {out}/ali.ark"
+        f"{counted(len(found.aligned.alignments), 'utterance')}: {out}/words.ctm, {out}/phones.ctm,"
+        f" {out}/textgrid, {out}/ali.ark"
     )
     print(f"{len(found.suspicious)} suspicious: {out}/suspicious.txt")
     if found.unknown:
         print(
-            f"{len(found.unknown)} words are not in the lexicon: {out}/oov.txt; add their pronunciations with --lexicon"
-            " or --lang"
+            f"not in the lexicon: {counted(len(found.unknown), 'word')}, {out}/oov.txt; add pronunciations"
+            " with --lexicon or --lang"
         )
     if found.layouts:
         print(f"{len(found.layouts)} long utterances: parts in {out}/split, unmatched text or speech in {out}/gaps.txt")
@@ -667,7 +678,7 @@ def forward(
     feats, skipped = features_for(recognizer, read_datadir(directory), jobs or available_jobs(), out)
     written = write_loglikes(recognizer, feats, out, skipped)
     say_skipped(skipped, "left out")
-    print(f"{written} utterances, {recognizer.outputs.num_pdfs} pdfs: {out}/loglikes.scp")
+    print(f"{counted(written, 'utterance')}, {recognizer.outputs.num_pdfs} pdfs: {out}/loglikes.scp")
 
 
 def export(

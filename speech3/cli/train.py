@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from speech3.cli import _verb
-from speech3.errors import SettingError
+from speech3.errors import SettingError, counted
 from speech3.io import FEATURES_FILE
 from speech3.runtime import check_output
 
@@ -130,7 +130,7 @@ def pack(
     )
     say_skipped(packed.skipped, "left out")
     for name, report in (("train", packed.train), ("heldout", packed.heldout)):
-        print(f"{out}/{name}.frames: {report.utterances} utterances, {report.frames} frames")
+        print(f"{out}/{name}.frames: {counted(report.utterances, 'utterance')}, {counted(report.frames, 'frame')}")
 
 
 def train(
@@ -323,7 +323,7 @@ def simulate(
     if gigabits and not throughput:
         raise SettingError(
             f"--gigabits {gigabits}: only for --throughput; to limit the links in training, set "
-            f"training.simulation.bandwidth, in bytes per second"
+            "training.simulation.bandwidth, in bytes per second"
         )
     for option, given in (("--workers", workers), ("--strategies", strategies), ("--rates", rates), ("--seeds", seeds)):
         if throughput and given:

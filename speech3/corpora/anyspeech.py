@@ -459,9 +459,12 @@ def _say_scripts(counts: Mapping[str, int]) -> None:
     found = scripts_of(counts)
     if len(found) > 1:
         (main, (letters, _)), *others = found.items()
-        shown = "; ".join(f"{name}: {count:,} letters, as in {', '.join(words)}" for name, (count, words) in others)
+        shown = "; ".join(
+            f"{name}: {counted(count, 'letter')}, as in {', '.join(words)}" for name, (count, words) in others
+        )
         say(
-            f"  warning: the transcripts are in several scripts, {main} ({letters:,} letters) and {shown}; letters"
+            f"  warning: the transcripts are in several scripts, {main} ({counted(letters, 'letter')}) and"
+            f" {shown}; letters"
             " that look alike but are of different scripts count as different: correct them, unless both are meant"
         )
 
@@ -525,7 +528,7 @@ def _write_lists(out: Path, words: PronouncedVocabulary, counts: Mapping[str, in
         write_text(out / "unpronounced.txt", "".join(lines))
         times = sum(counts.get(word, 0) for word in words.unpronounced)
         say(
-            f"  {len(words.unpronounced)} words ({times} times in train)"
+            f"  {counted(len(words.unpronounced), 'word')} ({times} times in train)"
             f" have no pronunciation and become <unk>: {out.name}/unpronounced.txt"
         )
 

@@ -19,7 +19,16 @@ import soundfile
 
 from speech3.corpora.anyspeech import DEV_SHARE, TEST_SHARE, split_data, write_corpus
 from speech3.data import DataDir, Utterance, case_doubts, lower_case, normalize_text, parse_steps, words_with_sharp_s
-from speech3.errors import DataError, FormatError, MachineError, MismatchError, MissingError, Speech3Error, check_bad
+from speech3.errors import (
+    DataError,
+    FormatError,
+    MachineError,
+    MismatchError,
+    MissingError,
+    Speech3Error,
+    check_bad,
+    counted,
+)
 from speech3.language import espeak, find_lang
 from speech3.runtime import read_utf8, say, to_one_form
 
@@ -174,8 +183,8 @@ def _read(source: Path, name: str, normal: Callable[[str], str]) -> DataDir:
     for reason in list(bad.values())[:_SHOWN]:
         say(f"  left out: {reason}")
     if unspoken:
-        say(f"  {name}: {sum(unspoken.values())} clips without a sentence are left out")
-    say(f"  {name}: {len(utterances):,} clips of {len({u.speaker for u in utterances.values()}):,} speakers")
+        say(f"  {name}: left out: {counted(sum(unspoken.values()), 'clip')} without a sentence")
+    say(f"  {name}: {counted(len(utterances), 'clip')} of {len({u.speaker for u in utterances.values()}):,} speakers")
     for line in shown:
         say(line)
     if not utterances:

@@ -19,7 +19,7 @@ import soundfile
 from speech3.corpora.table import TABLES, Row, may_be_table, rows_of
 from speech3.corpora.tiers import Tier, is_labels, read_elan, read_labels, read_subtitles, read_textgrid
 from speech3.data import Fault, files_below, is_sync_conflict
-from speech3.errors import DataError, Speech3Error, listed
+from speech3.errors import DataError, Speech3Error, counted, listed
 from speech3.runtime import read_utf8
 
 TEXTS = (".txt", ".lab")  # what is said, mostly without times; .lab is what the Montreal Forced Aligner reads
@@ -171,7 +171,10 @@ def find_pairs(
             faults.append(second_recording(path, items[key].audio))
         elif available:
             count = alone[stem(path).casefold()]
-            problem = f"{count} recordings and {len(available)} transcripts in other places have this name"
+            problem = (
+                f"{counted(count, 'recording')} and {counted(len(available), 'transcript')} in other"
+                " places have this name"
+            )
             faults.append(Fault("unclear transcript", str(path), "", problem, "keep one, or put both side by side"))
         elif tables_of := two_texts.get(path.with_suffix("")):
             problem = f"has two different texts in {tables_of}"

@@ -33,7 +33,7 @@ from speech3.data import (
     write_datadir,
     write_wav,
 )
-from speech3.errors import SettingError
+from speech3.errors import SettingError, counted
 from speech3.language import Phones, Synthesis, lexicon_entries, synthesize
 from speech3.runtime import available_jobs, explained_disk_errors, parallel_map, write_text
 
@@ -107,7 +107,7 @@ def prepare(corpus: str, say: Say, out: Path, seed: int, sizes: Mapping[str, int
     """
     for split, size in sizes.items():
         if size < 1:
-            raise SettingError(f"{split}: {size} utterances; ask for at least one")
+            raise SettingError(f"{split}: {counted(size, 'utterance')}; ask for at least one")
     speakers = [speaker for split, size in sizes.items() for speaker in read_speakers(corpus, split)[:size]]
     synthesize("one", speakers[0].voice)  # raises here if espeak-ng is missing, before anything is written
     with _staging(Path(out)) as staging:

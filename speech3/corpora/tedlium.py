@@ -17,7 +17,7 @@ from pathlib import Path
 
 from speech3.corpora.anyspeech import say_if_incomplete, write_corpus
 from speech3.data import DataDir, Utterance, matching_paths, segment_name
-from speech3.errors import FormatError, MissingError, listed
+from speech3.errors import FormatError, MissingError, counted, listed
 from speech3.language import LangDir, lexicon_text, read_dictionary, without_variant
 from speech3.runtime import numbered_lines, say, write_text
 
@@ -77,7 +77,7 @@ def _part(source: Path, name: str, known: Set[str]) -> DataDir:
     if silent := sorted(path.name for path in matching_paths(root / "sph", "*.sph") if path.stem not in recordings):
         say(f"  {name}: left out, as they have no transcript in stm/: {listed(silent, _SHOWN)}; unpack it again")
     if unspoken:
-        say(f"  {name}: {unspoken} segments without words are left out")
+        say(f"  {name}: left out: {counted(unspoken, 'segment')} without words")
     return DataDir(root, recordings, dict(sorted(utterances.items())))
 
 

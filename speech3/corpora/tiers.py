@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from speech3.errors import DataError, FormatError, MissingError
+from speech3.errors import DataError, FormatError, MissingError, counted
 from speech3.runtime import read_bytes, read_utf8, to_utf8, write_text
 
 EVERY = "*"  # as a name of tiers
@@ -191,7 +191,9 @@ def _listing(files: Mapping[str, Sequence[Tier]]) -> str:
         example = max(texts[:5], key=len, default="")
         shown = example if len(example) <= _LONGEST_EXAMPLE else f"{example[:_LONGEST_EXAMPLE]}..."
         such = f", such as {shown!r}" if texts else ""
-        lines.append(f"  {_option(kind)}: in {len(holders)} of {len(files)} files, {len(texts):,} annotations{such}")
+        lines.append(
+            f"  {_option(kind)}: in {len(holders)} of {len(files)} files, {counted(len(texts), 'annotation')}{such}"
+        )
     more = f"\n  and {len(ordered) - _MOST_KINDS} more" if len(ordered) > _MOST_KINDS else ""
     return "\n".join(lines) + more
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from speech3.corpora.anyspeech import SET_NAMES, say_if_incomplete, write_corpus
 from speech3.data import DataDir, Utterance, entry_of_any_case, files_below, matching_paths
-from speech3.errors import DataError, FormatError, MissingError, SettingError
+from speech3.errors import DataError, FormatError, MissingError, SettingError, counted
 from speech3.language import LangDir, check_english, lexicon_text, read_dictionary
 from speech3.runtime import atomic_path, numbered_lines, say, to_utf8, write_json, write_text
 
@@ -183,7 +183,7 @@ def _part(discs: _Discs, name: str, sounds: Mapping[str, Path], transcripts: Map
     recordings = _recordings(name, sounds)
     utterances = {key: Utterance(key, key, key[:3], texts[key]) for key in sounds}
     if empty := [key for key in sounds if not texts[key]]:
-        say(f"  {name}: {len(empty)} utterances without words are left out")
+        say(f"  {name}: left out: {counted(len(empty), 'utterance')} without words")
     kept = {key: utterance for key, utterance in utterances.items() if utterance.text}
     return DataDir(discs.source, {key: recordings[key] for key in kept}, kept)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from speech3.data import paths
 from speech3.data.paths import moved_rspecifier, moved_value
-from speech3.errors import DataError, FormatError, MissingError, OccupiedError, listed
+from speech3.errors import DataError, FormatError, MissingError, OccupiedError, counted, listed
 from speech3.runtime import NotTextError, check_output, composed, explained_disk_errors, to_utf8, write_text
 
 Utterances = tuple[str, ...]
@@ -143,7 +143,7 @@ def read_datadir(path: Path | str) -> DataDir:
     if faults:
         listing = "\n".join(f"  {fault}" for fault in faults)
         raise FormatError(
-            f"{path}: {len(faults)} faults (`speech3 fix {path} OUT` writes a copy without them)\n{listing}"
+            f"{path}: {counted(len(faults), 'fault')} (`speech3 fix {path} OUT` writes a copy without them)\n{listing}"
         )
     return data
 
@@ -468,7 +468,8 @@ class _Reader:
             for key in missing:
                 self.faults.append(Fault("no speaker", where, key, "has no speaker", remedy, repair=repair))
         else:
-            problem, repair = f"has no utt2spk: {len(missing)} utterances without a speaker", "each utterance its own"
+            problem = f"has no utt2spk: {counted(len(missing), 'utterance')} without a speaker"
+            repair = "each utterance its own"
             remedy, repair = f"{remedy} for each of them", f"{repair} speaker"
             self.faults.append(Fault("no speaker", where, "", problem, remedy, repair=repair))
         return {key: speakers.get(key) or key for key in self.spans}

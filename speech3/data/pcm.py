@@ -17,7 +17,8 @@ import numpy as np
 from speech3.data.audio import Listener, Mix
 from speech3.data.bitstreams import mp3_header
 from speech3.data.containers import is_other_chunk
-from speech3.errors import DataError, FormatError, MissingError, SettingError
+from speech3.errors import DataError, FormatError, MissingError, SettingError, counted
+from speech3.runtime import check_standard_input
 
 PATIENCE_S = 5.0  # a file that has not grown for this long is finished
 _READ = 8192  # bytes per read: a quarter of a second at 16 kHz
@@ -141,7 +142,7 @@ class PcmDecoder:
         if not self._bytes:
             raise DataError(f"{self._name}: is empty (0 bytes); is the program that should write to it running?")
         if not self.rate_hz:
-            raise DataError(f"{self._name}: ends after {self._bytes} bytes, before any audio")
+            raise DataError(f"{self._name}: ends after {counted(self._bytes, 'byte')}, before any audio")
         if self._lowest == self._highest:
             return f"{self._name}: is silent (all its samples are equal); is the microphone muted, or another one?"
         if self.ended:
@@ -149,12 +150,14 @@ class PcmDecoder:
         if self._beyond:
             return f"{self._name}: has more audio than its header gives; all of it is used"
         if self._waiting:
+            verb = "was" if len(self._waiting) == 1 else "were"
             return (
-                f"{self._name}: ends in the middle of a sample; {len(self._waiting)} bytes were left out (raw audio"
+                f"{self._name}: ends in the middle of a sample; {counted(len(self._waiting), 'byte')} {verb}"
+                " left out (raw audio"
                 " must have 16 bits per sample and one channel)"
             )
         if self._wav and not self._endless:
-            return f"{self._name}: is cut short: its header promises {self._left} bytes more"
+            return f"{self._name}: is cut short: its header promises {counted(self._left, 'byte')} more"
         return f"{self._name}: has {self._channels} channels: {self._mix.why}" if self._mix.why else ""
 
     def _begin(self) -> None:
@@ -174,7 +177,7 @@ class PcmDecoder:
         if begin:
             self._waiting = head[begin:]
         elif len(head) > _LONGEST_HEADER:
-            raise FormatError(f"{self._name}: a WAV stream with no audio in its first {len(head)} bytes")
+            raise FormatError(f"{self._name}: a WAV stream with no audio in its first {counted(len(head), 'byte')}")
 
     def _wav_begin(self, head: bytes) -> int:
         """Offset of the samples in bytes; 0 if more bytes are needed. Each call resumes where the last one stopped."""
@@ -202,7 +205,8 @@ class PcmDecoder:
     def _take_format(self, tag: int, channels: int, rate_hz: int, bits: int) -> None:
         if tag != _PCM or bits != 16 or not channels or not rate_hz:
             raise FormatError(
-                f"{self._name}: a WAV stream of format {tag} with {bits} bits, {channels} channels, {rate_hz} Hz; it"
+                f"{self._name}: a WAV stream of format {tag} with {bits} bits,"
+                f" {counted(channels, 'channel')}, {rate_hz} Hz; it"
                 f" must be 16-bit PCM: {_CONVERT.format(self._usual_hz, self._usual_hz)}"
             )
         if self._said_hz and self._said_hz != rate_hz:
@@ -217,14 +221,16 @@ def arriving_bytes(source: str, stopped: Callable[[], bool]) -> Iterator[bytes]:
     """Yield the bytes of standard input (``-``) or of a file as they arrive, until `stopped` returns True.
 
     A pipe ends when its writer closes it, a file when it has not grown for `PATIENCE_S`. It is an error if there is no
-    such file, or if standard input is a terminal.
+    such file, or if standard input is a terminal or closed.
     """
     if source == "-":
-        if sys.stdin is None or sys.stdin.isatty():
-            raise SettingError(
-                "-: standard input is a terminal; pipe audio into it, for instance: arecord -t raw -f S16_LE -c 1"
-                " -r 16000 | speech3 transcribe --stream MODEL - --rate 16000"
-            )
+        remedy = (
+            "pipe audio into it, for instance: arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream"
+            " MODEL - --rate 16000"
+        )
+        check_standard_input(remedy)
+        if sys.stdin.isatty():
+            raise SettingError(f"-: standard input is a terminal; {remedy}")
         yield from _read(sys.stdin.fileno(), stopped, patience_s=0.0)
         return
     path = Path(source)

@@ -14,6 +14,7 @@ import os
 import reprlib
 import sys
 import types
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -81,17 +82,17 @@ def is_rate(rate_hz: int) -> bool:
 def checked_rate(rate_hz: Any, name: str = "rate") -> int:
     """Return a sample rate as an int; an error if it is not a whole number of samples per second from 1,000 to 768,000.
 
-    `name` is the argument's, for the message.
+    `name` is that of the argument or option, for the message.
     """
+    given = f"{name} {rate_hz}" if name.startswith("-") else f"{name}={rate_hz!r}"
     number = float(rate_hz) if isinstance(rate_hz, numbers.Real) and not isinstance(rate_hz, bool | np.bool_) else 0.0
     if 0 < number < _MIN_HZ:
         guess = f" ({round(1000 * number)} for {number:g} kHz)" if number >= 4 else ""
         raise SettingError(
-            f"{name}={rate_hz!r}: not a sample rate; use samples per second, such as 16000{guess}, and at least"
-            f" {_MIN_HZ:,}"
+            f"{given}: not a sample rate; use samples per second, such as 16000{guess}, and at least {_MIN_HZ:,}"
         )
     if not (0 < number <= _MOST_HZ and number.is_integer()):
-        raise SettingError(f"{name}={rate_hz!r}: not a sample rate; use samples per second, such as 16000")
+        raise SettingError(f"{given}: not a sample rate; use samples per second, such as 16000")
     return int(number)
 
 
@@ -100,18 +101,28 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
 
     `samples` are one channel, anything that numpy can convert to an array: floats from -1 to 1, or integers of 8 bits
     (unsigned), 16, 24 (in 32) or 32 bits over their whole range, as sound libraries return them. Other types and
-    scales, several channels, and values that are not finite are errors.
+    scales, bytes, several channels, and values that are not finite are errors.
     """
-    if isinstance(samples, str | bytes | os.PathLike):
+    if isinstance(samples, str | os.PathLike):
         raise SettingError(
-            f"samples={reprlib.repr(samples)}: pass samples, not a file or its bytes; read it, for instance with"
-            " soundfile.read"
+            f"samples={reprlib.repr(samples)}: pass samples, not a file; read it, for instance with soundfile.read"
+        )
+    if isinstance(samples, bytes | bytearray | mmap) or (isinstance(samples, memoryview) and samples.itemsize == 1):
+        raise SettingError(
+            f"samples: are bytes ({type(samples).__name__}), which do not say how long a sample is; for raw samples of"
+            " 16 bits, pass np.frombuffer(samples, np.int16); of a sound file, what soundfile.read returns"
         )
     # One channel.
     try:
         array = np.asarray(samples)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists; tensors of a GPU or with a gradient
         raise SettingError(f"samples: cannot be made an array of numbers ({error})") from error
+    if not array.ndim:
+        what = "one number" if array.dtype.kind in "biufc" else f"of type {type(samples).__name__}"
+        raise SettingError(
+            f"samples={reprlib.repr(samples)}: {what}, not a sequence of samples; pass one channel as a NumPy array"
+            " or a list of numbers"
+        )
     if array.ndim == 2 and 1 in array.shape:
         array = array.reshape(-1)
     if array.ndim != 1:

@@ -16,7 +16,7 @@ import numpy as np
 from speech3.data.audio import AudioInfo, channel_mix, info
 from speech3.data.datadir import IN_FOLDERS, DataDir, Utterance, is_datadir
 from speech3.data.paths import resolve_path
-from speech3.errors import Speech3Error, check_bad
+from speech3.errors import Speech3Error, check_bad, counted
 from speech3.runtime import progress, say
 
 FRAMES_PER_S = 100  # of features without audio: their frame shift is not recorded, but is nearly always 10 ms
@@ -219,8 +219,9 @@ def _describe_missing(oov: OutOfVocabulary) -> list[str]:
     shown = ", ".join(f"{word} {count}" for word, count in list(oov.counts.items())[:_SHOWN])
     more = f", and {oov.distinct - _SHOWN} more" if oov.distinct > _SHOWN else ""
     lines = [
-        f"{'lexicon':<12}{oov.lexicon:,} words",
-        f"{'not in it':<12}{oov.running:,} words ({oov.rate:.2%}), {oov.distinct:,} distinct, in {oov.utterances:,}"
+        f"{'lexicon':<12}{counted(oov.lexicon, 'word')}",
+        f"{'not in it':<12}{counted(oov.running, 'word')} ({oov.rate:.2%}), {oov.distinct:,} distinct, in"
+        f" {oov.utterances:,}"
         " utterances",
     ]
     return [*lines, f"{'':<12}{shown}{more}"] if oov.running else lines

@@ -14,7 +14,16 @@ import numpy as np
 from speech3.data.datadir import DataDir, Fault, read_table
 from speech3.data.paths import moved_rspecifier, moved_value, pipe_directory, resolve_path
 from speech3.data.stats import lengths_s
-from speech3.errors import DataError, FormatError, MismatchError, MissingError, SettingError, Speech3Error, listed
+from speech3.errors import (
+    DataError,
+    FormatError,
+    MismatchError,
+    MissingError,
+    SettingError,
+    Speech3Error,
+    counted,
+    listed,
+)
 from speech3.runtime import say
 
 _SHOWN = 3
@@ -49,7 +58,7 @@ def split_by_utterance(
     members = _share_out({key: seconds[key] for key in data.utterances}, shares, seed)
     if empty := [part for part in shares if not members[part]]:
         raise DataError(
-            f"{data.path}: {len(data.utterances)} utterances are too few: none is left for {', '.join(empty)}"
+            f"{data.path}: {counted(len(data.utterances), 'utterance')}: too few, none is left for {', '.join(empty)}"
         )
     return {part: data.subset(members[part]) for part in shares}
 
@@ -208,7 +217,7 @@ def _drawn(names: Sequence[str], count: int, generator: np.random.Generator) -> 
 
 def _first(path: Path, keys: list[str], count: int) -> list[str]:
     if count > len(keys):
-        raise DataError(f"{path}: {count} utterances requested, but there are only {len(keys)}")
+        raise DataError(f"{path}: {counted(count, 'utterance')} requested, but there are only {len(keys)}")
     return keys[:count]
 
 

@@ -25,7 +25,18 @@ from typing import IO, Literal, NamedTuple
 from speech3.config import shipped
 from speech3.data.datadir import SYMBOLS, Fault, read_table, symbols_in
 from speech3.errors import FormatError, SettingError, listed
-from speech3.runtime import UNREADABLE, composed, has_nul, not_utf8, open_text, progress, say, text_stream, to_one_form
+from speech3.runtime import (
+    UNREADABLE,
+    check_standard_input,
+    composed,
+    has_nul,
+    not_utf8,
+    open_text,
+    progress,
+    say,
+    text_stream,
+    to_one_form,
+)
 
 # How the file begins or ends, and what it is.
 _BEGINNINGS = {
@@ -361,6 +372,7 @@ def read_lines(paths: Sequence[Path]) -> Iterator[Lines]:
     for path in paths:
         try:
             if path == STDIN:
+                check_standard_input("pipe text into it, or pass a file")
                 for block in _decoded(path, text_stream(sys.stdin.buffer, path)):
                     yield Lines(path, *block, done)
                 continue

@@ -41,7 +41,7 @@ from speech3.data.datadir import (
 )
 from speech3.data.lost_bytes import Damage, find_damage, write_mended
 from speech3.data.markup import Remark, without_markup
-from speech3.errors import DataError, MissingError, Speech3Error
+from speech3.errors import DataError, MissingError, Speech3Error, counted
 from speech3.io import ark_key_at, not_finite, read_matrix
 from speech3.runtime import available_jobs, check_output, parallel_map
 
@@ -120,7 +120,9 @@ class ValidationReport:
             count = f"{len(self.faults)} fault{'s' if len(self.faults) > 1 else ''}"
             remedy = f"; `speech3 fix {path} OUT` writes a copy without them" if data.utterances else ""
             return f"{path}: {count} ({kinds}){remedy}"
-        counts = f"{path}: fine: {len(data.utterances)} utterances, {len(data.speakers())} speakers"
+        counts = (
+            f"{path}: fine: {counted(len(data.utterances), 'utterance')}, {counted(len(data.speakers()), 'speaker')}"
+        )
         if not data.recordings:
             return f"{counts}, features without audio"
         hours = sum(duration_s(utterance, found) for utterance, found in self.scanned) / 3600
@@ -285,7 +287,7 @@ def _several_channels(scanned: ScannedData) -> Iterator[Fault]:
     for recording, info in scanned.infos.items():
         if info.channels > 1:
             how = scanned.scans[recording].channels
-            problem = f"has {info.channels} channels" + (f"; as one channel, {how}" if how else "")
+            problem = f"has {counted(info.channels, 'channel')}" + (f"; as one channel, {how}" if how else "")
             remedy = "convert it to one channel, or set mix_channels: true in the feature configuration"
             yield scanned.fault(recording, "several channels", problem, remedy, drop=True)
 
@@ -456,7 +458,8 @@ def _length_faults(path: Path, found: Mapping[str, _Matrix], lengths_s: Mapping[
         expected = lengths_s[key] / shift_s
         if abs(frames - expected) > max(share * expected, most):
             problem = (
-                f"has {frames} frames of features, but its recording of {lengths_s[key]:.2f} s should have about"
+                f"has {counted(frames, 'frame')} of features, but its recording of {lengths_s[key]:.2f} s"
+                " should have about"
                 f" {expected:.0f} ({1000 * shift_s:g} ms each, as for most utterances)"
             )
             remedy = "compute them again, or correct `segments`"

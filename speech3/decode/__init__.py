@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         with_known as with_known,
         write_speakers as write_speakers,
     )
+    from speech3.decode.streaming import Stream as Stream
     from speech3.decode.trained_model import (
         BEAM as BEAM,
         RETRY_BEAM as RETRY_BEAM,
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
         save_standard_input as save_standard_input,
         transcribe_arriving as transcribe_arriving,
         transcription_json as transcription_json,
+        with_raw_samples as with_raw_samples,
         write_results as write_results,
     )
     from speech3.decode.tune import Tuning as Tuning, error_rate_of as error_rate_of, load_settings as load_settings

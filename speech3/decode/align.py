@@ -14,7 +14,7 @@ from speech3.decode.apply import features_for, features_of_samples, say_skipped
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.speaker_passes import Transcribed, along_transcripts, speaker_model
 from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
-from speech3.errors import MOST_BAD, DataError, MissingError, Speech3Error, check_bad
+from speech3.errors import MOST_BAD, DataError, MissingError, Speech3Error, check_bad, counted
 from speech3.features import silent_in
 from speech3.hmm import (
     LONG_UTTERANCE_S,
@@ -335,7 +335,7 @@ def _more_words(
         rows = (f"{pron.word} {' '.join(pron.phones)}\n" for pron in guessed.pronunciations)
         write_text(out / "guessed.txt", "".join(rows))
         words = len({pron.word for pron in guessed.pronunciations})
-        say(f"{words:,} words pronounced {guessed.how}: {out}/guessed.txt")
+        say(f"{counted(words, 'word')} pronounced {guessed.how}: {out}/guessed.txt")
     else:
         (out / "guessed.txt").unlink(missing_ok=True)
     recognizer = replace(recognizer, outputs=hmm)
@@ -365,7 +365,8 @@ def _guessed(
     try:
         return by_espeak(hmm, unknown, counts, lang, kept)
     except Speech3Error as error:
-        raise error.restated(f"{error}; for pronunciations without --lang, use --lexicon FILE") from error
+        told = str(error).partition("; or set lexicon=graphemes")[0].replace("lang=", "--lang ", 1)  # not of a recipe
+        raise error.restated(f"{told}; for pronunciations without --lang, use --lexicon FILE") from error
 
 
 def _lay_out(
@@ -387,8 +388,8 @@ def _lay_out(
         layouts[utterance] = layout
         unsaid, unwritten = layout.words - layout.found, sum(1 for gap in layout.gaps if not gap.words)
         say(
-            f"{utterance}: {durations[utterance]:.0f} s in {len(layout.parts)} parts; {layout.found:,} of"
-            f" {layout.words:,} words found{', gaps.txt lists the others' if unsaid else ''}"
+            f"{utterance}: {durations[utterance]:.0f} s in {counted(len(layout.parts), 'part')}; {layout.found:,} of"
+            f" {counted(layout.words, 'word')} found{', gaps.txt lists the others' if unsaid else ''}"
             f"{f'; {unwritten} stretches of audio without words' if unwritten else ''}"
         )
     return layouts

@@ -5,7 +5,6 @@ Axes: S samples, T frames, F feature bins, K rows of scores, P pdfs.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +27,7 @@ from speech3.decode.speaker_passes import (
     OtherWords,
     SpeakerModel,
     adapt,
+    check_speaker,
     known_transforms,
     last_transforms,
     network_speakers,
@@ -47,7 +47,7 @@ from speech3.decode.trained_model import (
     words_of_segments,
 )
 from speech3.decode.word_lattice import WordLattice
-from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad, listed
+from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad, counted, listed
 from speech3.features import extract, finish_features, only_background, silent_frames, silent_in, static_features
 from speech3.hmm import Hmm, Projected, Segment, applied, phone_segments, read_spk2utt
 from speech3.io import A_MODEL, ArkReader, write_ark
@@ -404,9 +404,11 @@ def transcribe_samples(
     Raises
     ------
     Speech3Error
-        The samples are shorter than one frame; the samples or the rate are invalid; nothing could be decoded.
+        The samples are shorter than one frame; the samples, the rate or the speaker are invalid; nothing could be
+        decoded.
     """
     name, wave_S, rate_hz = "samples", checked_samples(samples), checked_rate(rate_hz)
+    check_speaker(speaker)
     _refuse_given(recognizer, name)
     if not len(wave_S):
         raise DataError("there are no samples: an empty recording cannot be recognised")
@@ -445,7 +447,9 @@ def features_of_samples(
     """
     wave_S, rate_hz = checked_samples(samples), checked_rate(rate)
     _refuse_given(recognizer, "samples")
-    if not len(wave_S) or audio.is_silent(wave_S):
+    if not len(wave_S):
+        raise DataError("there are no samples; pass a recording with speech")
+    if audio.is_silent(wave_S):
         raise SettingError("samples: are digital silence (all are equal); pass a recording with speech")
     wave_S, rate_hz = _at_its_rate(recognizer, wave_S, rate_hz)
     feats_TF, _ = _features_of(recognizer, "samples", wave_S, rate_hz)
@@ -497,7 +501,9 @@ def _later(segments: Sequence[Segment], by_s: float) -> list[Segment]:
 
 def _best_pairs(before: Sequence[Alternative], after: Sequence[Alternative], n: int) -> list[Alternative]:
     """The N best word sequences of two parts together, which were recognised independently."""
-    both = sorted(product(before[:n], after[:n]), key=lambda pair: pair[0].cost + pair[1].cost)
+    # Both are in the order of their costs: i * j pairs are as good as the i-th sequence with the j-th, or better.
+    pairs = [(a, b) for rank, a in enumerate(before[:n], 1) for b in after[: n // rank]]
+    both = sorted(pairs, key=lambda pair: pair[0].cost + pair[1].cost)
     return [
         Alternative(a.words + b.words, a.acoustic_cost + b.acoustic_cost, a.graph_cost + b.graph_cost)
         for a, b in both[:n]
@@ -521,7 +527,7 @@ def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz
     else:
         decoding = recognizer.decode(feats, confidences=wanted.times or recognizer.min_confidence > 0)
     if len(paths) < recognizer.nbest:
-        say(f"{name}: has {len(paths)} word sequences within the lattice beam, not {recognizer.nbest}")
+        say(f"{name}: has {counted(len(paths), 'word sequence')} within the lattice beam, not {recognizer.nbest}")
     words, phones = [], []
     if wanted.times:
         times, alignments = aligned_words(recognizer, feats, decoding, waves={name: (wave_S, rate_hz)})

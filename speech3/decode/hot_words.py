@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from speech3.data import symbols_in
 from speech3.decode.grammar import GRAPH_LEXICON, with_lexicon_of
 from speech3.decode.graph import DecodingGraph
 from speech3.decode.new_graph import GraphSources, make_graph
@@ -40,14 +41,16 @@ def read_hot(path: Path) -> HotWords:
 def parse_hot(lines: Iterable[str], path: Path | str = "hot") -> HotWords:
     """As `read_hot`, of lines; `path` is their name for messages.
 
-    Raises `Speech3Error`: there is no line, a boost is out of range, or a word or phrase is listed twice with different
-    boosts.
+    Raises `Speech3Error`: there is no line, a word is a symbol such as `<eps>`, a boost is out of range, or a word or
+    phrase is listed twice with different boosts.
     """
     found: dict[tuple[str, ...], tuple[float, int]] = {}
     for number, line in enumerate((composed(line, path) for line in lines), 1):
         words = tuple(line.split())
         if not words:
             continue
+        if symbols := symbols_in(words):
+            raise FormatError(f"{path}:{number}: {symbols[0]} is not a word that can be spoken; remove it")
         boost = BOOST
         if len(words) > 1 and (given := number_in(words[-1])) is not None:
             words, boost = words[:-1], given

@@ -6,7 +6,7 @@ spells unseen words (`speech3.decode.grammar`), so does the new one, unless it h
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from speech3.config import LmConfig
 from speech3.data import MARKS, is_arpabet, sentences_of_file
 from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, read_spelling
 from speech3.decode.graph import build_graph, decode_directory
-from speech3.errors import DataError, MissingError, OccupiedError, SettingError, Speech3Error, listed
+from speech3.errors import DataError, MissingError, OccupiedError, SettingError, Speech3Error, counted, listed
 from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
 from speech3.io import GRAPH_DIR, GRAPH_FILE, GRAPH_FILES, HMM_FILE, LM_FILE, TUNING_GRAPH_DIR
 from speech3.language import (
@@ -30,11 +30,13 @@ from speech3.language import (
     add_words,
     estimate_lm,
     is_word,
+    lexicon_lines,
     read_added,
     read_arpa,
     read_checked,
     read_jsgf,
     read_lexicon,
+    read_lexicon_text,
     read_sentences,
     write_lexicon,
 )
@@ -89,8 +91,11 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
         _check_pieces(language, sources)
     # Pronunciations: those that are given, then guesses for the other words of the list or grammar.
     added = read_added(sources.add) if sources.add else []
+    for word in added:
+        for phones in word.pronunciations:
+            _check_sound(Pronunciation(word.word, phones), own.lexicon, f"{sources.add}:{word.line}")
     listed = [Pronunciation(word.word, phones) for word in added for phones in word.pronunciations]
-    given = _given(sources.lexicon, language, added) if sources.lexicon else []
+    given = _given(sources.lexicon, language, added, own.lexicon) if sources.lexicon else []
     for source, pronunciations in ((sources.lexicon, given), (sources.add, listed)):
         if pronunciations:
             hmm = with_pronunciations(hmm, pronunciations, str(source))
@@ -180,10 +185,28 @@ def _own_lm(model: Path) -> ArpaLm:
     )
 
 
-def _given(path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord]) -> list[Pronunciation]:
-    """The lexicon's pronunciations of words to recognise, except words whose pronunciation the added list gives."""
-    every = read_lexicon(path).pronunciations
+def _check_sound(pron: Pronunciation, lexicon: Lexicon, where: str) -> None:
+    """Refuse a word that only sounds like silence or noise; the model may have such words of its own."""
+    known = pron in (replace(own, prob=pron.prob, silences=None) for own in lexicon.by_word.get(pron.word, ()))
+    if is_word(pron.word) and not known and {*lexicon.silence_phones, *lexicon.noise_phones}.issuperset(pron.phones):
+        raise DataError(
+            f"{where}: {pron.word} has no phone of speech, only {' '.join(pron.phones)}; write how it is pronounced, or"
+            " remove the line"
+        )
+
+
+def _given(
+    path: Path, language: ArpaLm | WordGraph, added: Sequence[AddedWord], lexicon: Lexicon
+) -> list[Pronunciation]:
+    """The lexicon's pronunciations of words to recognise, except words whose pronunciation the added list gives.
+
+    `lexicon`: the model's.
+    """
     wanted = {*language.words, *(word.word for word in added)}
+    for line in lexicon_lines(read_lexicon_text(path), path) if path.exists() else ():
+        if line.word in wanted:
+            _check_sound(Pronunciation(line.word, line.phones), lexicon, f"{path}:{line.number}")
+    every = read_lexicon(path).pronunciations
     used = [pron for pron in every if pron.word in wanted]
     if not used:
         raise DataError(
@@ -227,6 +250,8 @@ def _pronounced(
         why = str(error)
         if isinstance(error, DataError):  # its remedy is for recipes
             why = why.removesuffix(f"; {error.remedy}")
+        elif isinstance(error, SettingError):  # of an unknown language; the rest of its remedy is for recipes
+            why = why.partition("; or set lexicon=graphemes")[0].replace("lang=", "--lang ", 1)
         raise error.restated(
             f"{listed(unknown)}: no pronunciation, and none can be guessed: {why}; pass them with --lexicon FILE"
             f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if espeak else ''}"
@@ -234,7 +259,7 @@ def _pronounced(
     if left := [word for word in named if word in found.unpronounced]:
         reasons = listed(f"{word} {found.unpronounced[word]}" for word in left)
         raise DataError(
-            f"{source}: {len(left)} words cannot be pronounced: {reasons}; remove them, or write `word phone"
+            f"{source}: cannot pronounce {counted(len(left), 'word')}: {reasons}; remove them, or write `word phone"
             " phone ...` into a file for --lexicon"
         )
     return with_pronunciations(hmm, found.pronunciations, f"pronunciations guessed {found.how}"), found

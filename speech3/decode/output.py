@@ -22,7 +22,7 @@ from speech3.data import DataDir, Utterance, audio, segment_name
 from speech3.decode.grammar import join_segments
 from speech3.decode.search import Decoding, Hypothesis
 from speech3.decode.trained_model import TrainedModel
-from speech3.errors import DataError, Speech3Error
+from speech3.errors import DataError, Speech3Error, counted
 from speech3.hmm import Alignment, PdfsOnly, Segment, Wave, word_segments, write_ctm
 from speech3.io import ComputedMapping
 from speech3.language import UNKNOWN
@@ -192,7 +192,8 @@ def cut_long_utterances(data: DataDir, longest_s: float = WHOLE_S) -> tuple[Data
         begins_s[utterance.id] = {key: part.start_s - utterance.start_s for key, part in parts.items()}
         utterances |= parts
         say(
-            f"{utterance.id}: {length_s:.0f} s, cut at pauses into {len(parts)} parts; lattices, N-best lists and"
+            f"{utterance.id}: {length_s:.0f} s, cut at pauses into {counted(len(parts), 'part')}; lattices,"
+            " N-best lists and"
             f" messages name these {utterance.id}-BEGIN-END"
         )
     if not utterances:

@@ -3,6 +3,7 @@
 `tune_recognizer` finds its acoustic scale and word penalty on a dev set, `tune_passes` those of decoding in passes.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,14 +16,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from speech3.config import DecodeConfig, parse
+from speech3.data import checked_rate
 from speech3.decode.apply import transcribe_samples
 from speech3.decode.filler import FILLER_OFF
 from speech3.decode.hot_words import replace_graph
 from speech3.decode.lattice_paths import MOST_PATHS
 from speech3.decode.search import decode
-from speech3.decode.speaker_passes import KnownSpeakers, passes_before_last, say_speakers, speaker_model
+from speech3.decode.speaker_passes import (
+    KnownSpeakers,
+    check_speaker,
+    passes_before_last,
+    say_speakers,
+    speaker_model,
+)
 from speech3.decode.streaming import Stream
-from speech3.decode.trained_model import Result, TrainedModel
+from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
 from speech3.decode.tune import DecodeSettings, ErrorRate, Tuning, drawn, error_rate_of, tune, tune_filler
 from speech3.errors import SettingError
 from speech3.hmm import ADAPTED, PASSES
@@ -34,7 +42,8 @@ from speech3.runtime import progress, read_json, say, write_json
 class Recognizer(TrainedModel):
     """A trained model that recognises recordings and streams.
 
-    A model that adapts to speakers, such as `sat` of a recipe, remembers those that calls name with `speaker`.
+    A model that adapts to speakers, such as `sat` of a recipe, remembers those that calls name with `speaker`, until
+    `forget`. Each takes some hundred kilobytes.
     """
 
     @classmethod
@@ -55,19 +64,23 @@ class Recognizer(TrainedModel):
             A directory of `speech3 graph`, used in place of the model's own graph.
         hot
             Words and phrases to expect, ``["Aberystwyth", "turn left 5"]``, each with a boost or without; or a file
-            of such lines.
+            of such lines. Words that the graph lacks are added to it with guessed pronunciations, unless it is that of
+            a grammar.
         nbest
             Results of `transcribe` have up to so many word sequences, at most `MOST_PATHS`.
         min_confidence
-            Words of lower confidence are written `<unk>`.
+            Words of lower confidence are written `<unk>` in results; not in their `nbest`, and not in what
+            `Stream.accept` returns.
 
         Raises
         ------
         Speech3Error
-            A file is missing, or the files do not belong together; a hot word is not in the graph; a number is out of
-            range.
+            A file is missing, or the files do not belong together; a hot word cannot be pronounced, or the graph cannot
+            have further words; a number is out of range.
         """
-        if not isinstance(nbest, int | np.integer) or not 0 <= nbest <= MOST_PATHS:
+        if graph is not None and not (isinstance(graph, str | os.PathLike) and str(graph)):
+            raise SettingError(f"graph={graph!r}: pass a directory of speech3 graph, or None for the model's own graph")
+        if not isinstance(nbest, int | np.integer) or isinstance(nbest, bool) or not 0 <= nbest <= MOST_PATHS:
             raise SettingError(f"nbest={nbest!r}: must be a whole number from 0 to {MOST_PATHS:,}")
         lines = () if hot is None or isinstance(hot, Path) else hot
         if isinstance(lines, str) or not (isinstance(lines, Sequence) and all(isinstance(line, str) for line in lines)):
@@ -78,6 +91,29 @@ class Recognizer(TrainedModel):
     @cached_property
     def _known(self) -> KnownSpeakers:
         return KnownSpeakers()
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """The names of the speakers that are remembered, in the order in which they were first heard."""
+        return tuple(self._known.stats)
+
+    def forget(self, speaker: str) -> None:
+        """Forget a speaker's voice, if it is remembered; recordings with this name are then those of a new speaker.
+
+        Of a stream of this speaker that is in progress, what is said from now on is remembered.
+        """
+        check_speaker(speaker)
+        self._known.forget(speaker)
+
+    @cached_property
+    def _rates_said(self) -> set[int]:
+        return set()
+
+    def warn_once_of_rate(self, rate: int) -> None:
+        """Print a warning, once, if samples of this rate lack a part of the spectrum that the model was trained on."""
+        if (rate_hz := checked_rate(rate)) not in self._rates_said:
+            self._rates_said.add(rate_hz)
+            warn_of_rate("samples", rate_hz, self.features.sample_frequency or 0)
 
     def transcribe(self, samples: ArrayLike, rate: int, speaker: str | None = None) -> Result:
         """Recognise a recording: its text, and its words with times and confidences.
@@ -90,21 +126,24 @@ class Recognizer(TrainedModel):
         rate
             Samples per second; if it is not the model's rate, the recording is resampled.
         speaker
-            A name for the speaker, to whom all recordings with this name are adapted together; None: a recording is
-            adapted to by itself. Models that do not adapt to speakers ignore it.
+            A name for the speaker, whom the recogniser remembers until `forget`: it adapts to all recordings with this
+            name together. None: it adapts to the recording by itself. Models that do not adapt to speakers ignore it.
 
         Raises
         ------
         Speech3Error
             The samples or the rate cannot be used, the recording is shorter than a frame, or nothing could be decoded.
         """
+        self.warn_once_of_rate(rate)
         return transcribe_samples(self, samples, rate, speaker, self._known)
 
     def stream(self, rate: int, speaker: str | None = None) -> Stream:
         """Begin streaming recognition of a recording with `rate` samples per second; raises what `Stream` raises.
 
-        A model that adapts to speakers does so from the first result on, or from the start if it knows the `speaker`.
+        A model that adapts to speakers does so from the first result on, or from the start if it remembers the
+        `speaker` (see `transcribe`).
         """
+        self.warn_once_of_rate(rate)
         return Stream(self, rate, speaker=speaker, known=self._known)
 
 

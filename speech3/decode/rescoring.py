@@ -57,6 +57,7 @@ from speech3.errors import (
     MissingError,
     SettingError,
     Speech3Error,
+    counted,
     listed,
 )
 from speech3.hmm import ADAPTED, read_spk2utt
@@ -318,7 +319,8 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
                     " the same way (upper or lower case?)"
                 )
             say(
-                f"{lm}: lacks {len(lacking):,} words of the graph, such as {listed(lacking, 5)}; they are scored"
+                f"{lm}: lacks {counted(len(lacking), 'word')} of the graph, such as {listed(lacking, 5)};"
+                " they are scored"
                 f" as {UNKNOWN}"
             )
         rescored = by_ngrams(directory, model, old)
@@ -360,7 +362,10 @@ def _neural(path: Path, directory: LatticeDir) -> SentenceScorer:
             f" {listed(lacking, 5)}; train it with the words of the lexicon as --vocabulary, spelt the same way"
         )
     if lacking:
-        say(f"{lm.source}: lacks {len(lacking):,} words of the graph, such as {listed(lacking, 5)}; they are {UNKNOWN}")
+        say(
+            f"{lm.source}: lacks {counted(len(lacking), 'word')} of the graph, such as {listed(lacking, 5)};"
+            f" they are {UNKNOWN}"
+        )
     return lm.sentence_scores
 
 

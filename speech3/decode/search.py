@@ -33,7 +33,7 @@ from speech3.decode.graph import DecodingGraph
 from speech3.decode.lattice_paths import confidences as confidences_of
 from speech3.decode.phrases import best_path, with_phrases
 from speech3.decode.word_lattice import WordLattice, words_of
-from speech3.errors import check_bad
+from speech3.errors import check_bad, counted
 from speech3.runtime import announce_compiling, explained_limits
 
 LATTICE_BEAM = 8.0
@@ -259,9 +259,12 @@ class _Searcher:
             if best and best.reached_final:
                 break
         if best is None:
-            return f"no path survived its {frames} frames; widen decode.beam, or check the recording", None
+            return f"no path survived its {counted(frames, 'frame')}; widen decode.beam, or check the recording", None
         if not best.reached_final and not best.olabels:
-            return f"no word ends within its {frames} frames: it is too short, or decode.beam too narrow", None
+            return (
+                f"no word ends within its {counted(frames, 'frame')}: it is too short, or decode.beam too narrow",
+                None,
+            )
         return hypothesis_of(self.graph, utterance, best), lattice
 
 

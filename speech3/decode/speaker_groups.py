@@ -22,7 +22,7 @@ from speech3.decode.apply import features_for, say_skipped
 from speech3.decode.search import without_words
 from speech3.decode.speaker_passes import SpeakerModel, read_speakers, speaker_model
 from speech3.decode.trained_model import TrainedModel
-from speech3.errors import DataError, MismatchError, listed
+from speech3.errors import DataError, MismatchError, counted, listed
 from speech3.features import silent_in
 from speech3.hmm import fmllr_gradient, fmllr_hessian, identity, prior_stats
 from speech3.runtime import progress, say
@@ -102,8 +102,8 @@ def _space_of(model: SpeakerModel) -> _Space:
     transforms = read_speakers(model.recognizer.directory, dim)
     if len(transforms) < 3:
         raise MismatchError(
-            f"{model.recognizer.directory}: has the transforms of {len(transforms)} speakers, which is too few to know"
-            " how speakers differ; use a model that was trained on more speakers"
+            f"{model.recognizer.directory}: has the transforms of {counted(len(transforms), 'speaker')},"
+            " which is too few to know how speakers differ; use a model that was trained on more speakers"
         )
     hessian_XX = fmllr_hessian(expected)
     root_XX = np.linalg.cholesky(hessian_XX + np.diag(_RIDGE * hessian_XX.diagonal()))
@@ -156,7 +156,10 @@ def find_speakers(recognizer: TrainedModel, data: DataDir, jobs: int = 1, number
     if not any(counts.values()):
         raise DataError(f"{data.path}: no utterance has speech that could be recognised, so nothing can be grouped")
     if without := [key for key in names if not counts.get(key)]:
-        say(f"no speech was recognised in {len(without)} utterances, whose speakers are unknown: {listed(without, 3)}")
+        say(
+            f"no speech was recognised in {counted(len(without), 'utterance')}, whose speakers are unknown:"
+            f" {listed(without, 3)}"
+        )
     # Cluster the utterances by how likely it is that their statistics are of one speaker.
     sums_UK = np.stack([sums.get(key, np.zeros_like(space.mean_K)) for key in names])
     evidence = Evidence(sums_UK, np.array([counts.get(key, 0.0) for key in names]), space.variance_K)

@@ -18,7 +18,7 @@ from speech3.decode.graph import DecodingGraph
 from speech3.decode.output import write_hypotheses
 from speech3.decode.search import Decoding, without_words
 from speech3.decode.trained_model import BEAM, RETRY_BEAM, SAT, TrainedModel
-from speech3.errors import DataError, FormatError, MismatchError, counted, listed
+from speech3.errors import DataError, FormatError, MismatchError, SettingError, counted, listed
 from speech3.hmm import (
     ADAPTED,
     Adapted,
@@ -98,6 +98,12 @@ class KnownSpeakers:
     def forget(self, speaker: str) -> None:
         self.stats.pop(speaker, None)
         self.transforms.pop(speaker, None)
+
+
+def check_speaker(speaker: object) -> None:
+    """Refuse what is not the name of a speaker, nor None."""
+    if speaker is not None and (not isinstance(speaker, str) or not speaker.strip()):
+        raise SettingError(f"speaker={speaker!r}: not a name; pass a string, or None if it is not known who speaks")
 
 
 @dataclass(frozen=True, eq=False)

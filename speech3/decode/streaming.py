@@ -13,6 +13,7 @@ Axes: S samples, T frames or outputs, W context window, F feature bins, P pdfs.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,7 +33,7 @@ from speech3.decode.search import (
     hypothesis_of,
     words_in,
 )
-from speech3.decode.speaker_passes import KnownSpeakers
+from speech3.decode.speaker_passes import KnownSpeakers, check_speaker
 from speech3.decode.trained_model import (
     BEAM,
     RETRY_BEAM,
@@ -86,6 +87,8 @@ class Stream:
     Speech3Error
         The model cannot process a stream (it is bidirectional, or its features are not computed from audio), is not
         tuned or has no graph; `rate_hz` is not a sample rate.
+    TypeError
+        It is pickled or copied, for instance as an argument of another process.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Stream:
         known: KnownSpeakers | None = None,
     ) -> None:
         features, self.rate_hz = recognizer.features, checked_rate(rate_hz)
+        check_speaker(speaker)
         if not features.from_audio:
             raise MismatchError(
                 f"{recognizer.directory}: this model takes its features from a file (feats.scp) and not from audio, so"
@@ -116,8 +120,15 @@ class Stream:
     def duration_s(self) -> float:
         return self._samples / self.rate_hz
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a stream cannot be pickled or copied; begin it in the process that uses it, with Recognizer.stream"
+        )
+
     def accept(self, samples: ArrayLike) -> str:
         """Take the next samples, any number of them, and return the words of the current segment so far.
+
+        These may still change, and have no confidences: `min_confidence` of `Recognizer.load` does not apply to them.
 
         Raises a Speech3Error after `finish`, and for samples that `checked_samples` refuses.
         """

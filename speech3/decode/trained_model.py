@@ -67,7 +67,16 @@ from speech3.hmm import (
     load_projection,
     usable_transcripts,
 )
-from speech3.io import DECODE_FILE, FEATURES_FILE, GRAPH_DIR, GRAPH_FILE, MODEL_FILE, TUNING_GRAPH_DIR, read_about
+from speech3.io import (
+    DECODE_FILE,
+    FEATURES_FILE,
+    GRAPH_DIR,
+    GRAPH_FILE,
+    MODEL_FILE,
+    TUNING_GRAPH_DIR,
+    check_is_directory,
+    read_about,
+)
 from speech3.language import Lexicon
 from speech3.models import AcousticModel, OnnxNetwork, load_networks, logits
 from speech3.runtime import progress, say
@@ -159,7 +168,7 @@ class TrainedModel:
     graphs: Path | None = None
 
     def with_min_confidence(self, least: float) -> Self:
-        if not isinstance(least, numbers.Real) or not 0 <= least <= 1:
+        if not isinstance(least, numbers.Real) or isinstance(least, bool) or not 0 <= least <= 1:
             raise SettingError(f"min_confidence={least!r}: must be a number from 0 to 1")
         return replace(self, min_confidence=least)
 
@@ -397,8 +406,7 @@ def _read(model: Path | str) -> _Parts:
     directory = Path(model)
     if directory.suffix == ".onnx" and not directory.is_dir():
         return _read_exported(directory)
-    if not directory.is_dir():
-        raise MissingError(f"{directory}: no such model directory")
+    check_is_directory(directory)
     if not (directory / MODEL_FILE).exists():
         whole = directory.resolve()  # `.` has no name
         onnx = whole.with_suffix(".onnx") if whole.name else whole

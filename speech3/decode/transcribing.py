@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 import wave
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,14 +35,15 @@ from speech3.decode.lattice_directory import (
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
 from speech3.decode.word_lattice import WordLattice
-from speech3.errors import DataError, OccupiedError, SettingError
+from speech3.errors import DataError, OccupiedError, SettingError, Speech3Error, counted
 from speech3.hmm import Segment, file_name, write_textgrid
-from speech3.runtime import check_output, deferred_interrupt, read_utf8, say
+from speech3.runtime import check_output, check_standard_input, deferred_interrupt, read_utf8, say
 
 _BLOCK = 1 << 20
 STANDARD_INPUT = "standard_input"  # the name of its files
 _WRITTEN = ".speech3_transcribe.jsonl"  # names and digests of the TextGrids that we have written
 _USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
+_MOST_S = 60.0  # latencies beyond this count as this long in percentiles
 _REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
 
 
@@ -51,13 +52,16 @@ def save_standard_input(path: Path, rate_hz: int | None = None) -> None:
 
     `rate_hz`: of raw samples; None if the input is a sound file.
     """
+    remedy = "pipe a sound file into it, or raw samples (16 bits, one channel) with --rate HZ"
+    rate_hz = None if rate_hz is None else checked_rate(rate_hz, "--rate")
+    check_standard_input(remedy)
     data = sys.stdin.buffer
     if rate_hz is None:
         with path.open("wb") as out:
             shutil.copyfileobj(data, out)
     else:
         with wave.open(str(path), "wb") as out:
-            out.setparams((1, 2, checked_rate(rate_hz), 0, "NONE", ""))
+            out.setparams((1, 2, rate_hz, 0, "NONE", ""))
             block = data.read(_BLOCK)
             if block.startswith(b"RIFF") or sound_format(block):
                 raise SettingError(
@@ -67,7 +71,14 @@ def save_standard_input(path: Path, rate_hz: int | None = None) -> None:
                 out.writeframesraw(block)
                 block = data.read(_BLOCK)
     if path.stat().st_size <= (0 if rate_hz is None else 44):
-        raise DataError("standard input: is empty; pipe a sound file into it, or raw samples with --rate HZ")
+        raise DataError(f"standard input: is empty; {remedy}")
+
+
+def with_raw_samples(error: Speech3Error) -> Speech3Error:
+    """An error of `transcribe` with what to do if standard input was no sound file, but raw samples."""
+    if not (str(error).startswith("standard input: ") and "not audio" in str(error)):
+        return error
+    return error.restated(f"{error}; if these are raw samples (16 bits, one channel), pass --rate HZ")
 
 
 def check_names(files: Sequence[Path]) -> None:
@@ -169,15 +180,40 @@ def word_of(word: str, start_s: float | None, end_s: float | None, confidence: f
 
 
 @dataclass
+class Latencies:
+    """Mean and percentiles of latencies in bounded memory: percentiles are exact to a millisecond, within a minute."""
+
+    count: int = 0
+    total_s: float = 0.0
+    _of_ms: Counter[int] = field(default_factory=Counter)  # how many there are of each number of milliseconds
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.total_s += seconds
+        self._of_ms[round(1000 * min(max(seconds, -_MOST_S), _MOST_S))] += 1
+
+    def percentile_s(self, percent: float) -> float:
+        """As `np.percentile` of a list of them."""
+        found = sorted(self._of_ms)
+        ended = np.cumsum([self._of_ms[ms] for ms in found])
+        place = (self.count - 1) * percent / 100
+        before, after = (found[np.searchsorted(ended, int(rank), "right")] for rank in (place, np.ceil(place)))
+        return (before + (after - before) * (place % 1)) / 1000
+
+    def __str__(self) -> str:
+        return f"mean {self.total_s / self.count:.2f} s, 95th percentile {self.percentile_s(95):.2f} s"
+
+
+@dataclass
 class Meter:
     """Measures latency: the time from the arrival of the end of a word to its result."""
 
     busy_s: float = 0.0  # seconds spent on recognition
     duration_s: float = 0.0  # seconds of audio
-    # final_s, first_s: latency of each word with a known end time: to its final result, and to the first partial (or
+    # until_final, until_shown: of the words with a known end time: to the final result, and to the first partial (or
     # final) result with at least as many words
-    final_s: list[float] = field(default_factory=list)
-    first_s: list[float] = field(default_factory=list)
+    until_final: Latencies = field(default_factory=Latencies)
+    until_shown: Latencies = field(default_factory=Latencies)
     _arrivals: deque[tuple[float, float]] = field(default_factory=deque)  # seconds of audio, and when they had arrived
     _shown: list[float] = field(default_factory=list)  # times when the segment first had 1, 2, ... words
 
@@ -198,21 +234,17 @@ class Meter:
         for word, shown_s in zip(result.words, self._shown, strict=False):
             if word.end_s is not None:
                 came_s = next((at for until, at in self._arrivals if until >= word.end_s), now_s)
-                self.final_s.append(now_s - came_s)
-                self.first_s.append(shown_s - came_s)
+                self.until_final.add(now_s - came_s)
+                self.until_shown.add(shown_s - came_s)
         self._shown = []
 
     def summary(self) -> str:
         rate = f"real-time factor {self.busy_s / self.duration_s:.3f}" if self.duration_s else "no audio"
-        if not self.final_s:
+        if not self.until_final.count:
             return f"{self.duration_s:.1f} s of audio, no words; {rate}"
-        final, first = (
-            f"mean {np.mean(each):.2f} s, 95th percentile {np.percentile(each, 95):.2f} s"
-            for each in (self.final_s, self.first_s)
-        )
         return (
-            f"{self.duration_s:.1f} s of audio, {len(self.final_s)} words; from the end of a word until it is first"
-            f" shown: {first}; until it is final: {final}; {rate}"
+            f"{self.duration_s:.1f} s of audio, {counted(self.until_final.count, 'word')}; from the end of a word until"
+            f" it is first shown: {self.until_shown}; until it is final: {self.until_final}; {rate}"
         )
 
 
@@ -284,7 +316,7 @@ def transcribe_arriving(recognizer: TrainedModel, source: str, rate_hz: int | No
 
     Raises `Speech3Error`: there is no audio, or it cannot be used; the model cannot process streams.
     """
-    said_hz = None if rate_hz is None else checked_rate(rate_hz)
+    said_hz = None if rate_hz is None else checked_rate(rate_hz, "--rate")
     model_hz = recognizer.features.sample_frequency or _USUAL_HZ
     _warm_up(recognizer, said_hz or model_hz)
     name = "standard input" if source == "-" else source

@@ -24,7 +24,7 @@ from speech3.decode.filler import FILLER_OFF
 from speech3.decode.grammar import join_confidences
 from speech3.decode.graph import DecodingGraph
 from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
-from speech3.errors import DataError, MismatchError, MissingError
+from speech3.errors import DataError, MismatchError, MissingError, counted
 from speech3.io import DECODE_FILE
 from speech3.language import is_word
 from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
@@ -264,7 +264,7 @@ def tune_filler(
             middle = (low + high + 1) // 2
             words = latticed(sounds, negatives[1], middle)[2]
             false = sum(map(len, words.values()))
-            say(f"  fillers at cost {costs[middle]:g}: {false} words in {len(words)} negatives")
+            say(f"  fillers at cost {costs[middle]:g}: {counted(false, 'word')} in {counted(len(words), 'negative')}")
             if false <= FALSE_WORDS * len(words):
                 best, low = middle, middle + 1
             else:

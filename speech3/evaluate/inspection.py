@@ -24,6 +24,7 @@ from speech3.errors import (
     OccupiedError,
     SettingError,
     Speech3Error,
+    counted,
 )
 from speech3.evaluate.picture import SIGNATURE, FeatureStatistics, Picture, Pitch
 from speech3.features import finish_features, mel_edges, mel_to_hertz, silent_frames, static_dim, static_features
@@ -162,7 +163,7 @@ def _heard(sound: InspectedSound, whole_s: float) -> Lines:
     rms = np.sqrt(energy / samples)
     lines = [] if heard_s == whole_s else [("heard", f"the first {heard_s:g} s")]
     lines.append(("level", f"peak {_decibels(peak)}, RMS {_decibels(rms)} of full scale; mean {total / samples:.2g}"))
-    lines.append(("clipped", f"{clipped:,} samples at full scale" if clipped else "no sample at full scale"))
+    lines.append(("clipped", f"{counted(clipped, 'sample')} at full scale" if clipped else "no sample at full scale"))
     unchanged = f"digital: {silent / rate_hz:.2f} s in which samples do not change"
     lines.append(("silence", unchanged if silent else "no digital silence"))
     return lines
@@ -307,7 +308,7 @@ def _list(path: Path, preset: FeatureConfig, utterance: str | None) -> Inspectio
     name = _chosen(path, entries, utterance)
     location = entries[name]
     if _looks_like_features(location, path.parent):
-        return _features(path, entries, name, f"list of features, {len(entries):,} utterances")
+        return _features(path, entries, name, f"list of features, {counted(len(entries), 'utterance')}")
     paths.check(path, entries)
     lines = recordings_lines(path, entries, MOST_READ)
     found, picture = draw_recording(InspectedSound(name, location, path.parent), preset, MOST_DRAWN_S)
@@ -353,7 +354,7 @@ def _archive(path: Path, utterance: str | None) -> Inspection:
     if not entries:
         raise DataError(f"{path}: holds no utterance")
     name = _chosen(path, entries, utterance)
-    said = f"archive of features, {len(entries):,} utterances" if whole else "archive of features"
+    said = f"archive of features, {counted(len(entries), 'utterance')}" if whole else "archive of features"
     return _features(path, entries, name, said)
 
 
@@ -373,7 +374,7 @@ def _features(path: Path, entries: Mapping[str, str], drawn: str, what: str) -> 
     statistics = _statistics(path, feats_TF.shape[1], read())
     lines = [("file", f"{path}: {what}"), *_how_many(statistics, len(entries), bad)]
     lines += statistics.lines(config.frame_shift if config else 10.0)
-    lines.append(("drawn", f"{drawn}: {len(feats_TF):,} frames"))
+    lines.append(("drawn", f"{drawn}: {counted(len(feats_TF), 'frame')}"))
     return Inspection(lines, _picture(f"{path.name}: {drawn}", feats_TF, config, statistics))
 
 
@@ -401,7 +402,7 @@ def _how_many(statistics: FeatureStatistics, there: int, bad: Mapping[str, str])
     if statistics.utterances + len(bad) < there or there == MOST_READ:
         lines.append(("read", f"the first {statistics.utterances:,} utterances; all statistics below cover only these"))
     if bad:
-        lines.append(("unreadable", f"{len(bad):,} utterances; the first: {next(iter(bad.values()))}"))
+        lines.append(("unreadable", f"{counted(len(bad), 'utterance')}; the first: {next(iter(bad.values()))}"))
     return lines
 
 
@@ -467,7 +468,7 @@ def _packed(path: Path, utterance: str | None) -> Inspection:
     statistics = _statistics(path, packed.dim, feats)
     shift_ms = config.frame_shift if config else 10.0
     hours = len(packed) * shift_ms / 3.6e6
-    what = f"packed frames ({packed.frames_NF.dtype}), {len(packed.utterances):,} utterances"
+    what = f"packed frames ({packed.frames_NF.dtype}), {counted(len(packed.utterances), 'utterance')}"
     lines = [("file", f"{path}: {what}, {len(packed):,} frames ({hours:.2f} h)")]
     lines += _how_many(statistics, len(packed.utterances), {}) + statistics.lines(shift_ms)
     lines += _senone_lines(packed.counts_S)

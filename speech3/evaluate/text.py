@@ -18,7 +18,7 @@ from typing import Literal
 import jiwer
 
 from speech3.data import NOISE, OTHER_SPEECH, looks_like_ids, normalize_text
-from speech3.errors import DataError, FormatError, MismatchError, MissingError, SettingError, listed
+from speech3.errors import DataError, FormatError, MismatchError, MissingError, SettingError, counted, listed
 from speech3.evaluate import formats
 from speech3.evaluate.formats import Line, Sclite
 from speech3.runtime import composed, read_utf8
@@ -435,7 +435,7 @@ def _with_stm(
         heard = ((name, track, track[0].where if track else str(path)) for name, track in divided.items())
         hypotheses.append({name: Line(" ".join(word.text for word in track), where) for name, track, where in heard})
     if len(scored) < len(segments):
-        notes.append(f"{len(segments) - len(scored)} segments are marked {formats.IGNORED[0]} and not scored")
+        notes.append(f"marked {formats.IGNORED[0]} and not scored: {counted(len(segments) - len(scored), 'segment')}")
     if both := formats.overlapping(segments):
         notes.append(
             f"{len(both)} segments begin before the one before them ends ({listed((each.where for each in both), 3)});"

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.errors import DataError, MismatchError, MissingError
-from speech3.io import HMM_FILE, TREE_FILE, load_tensors, save_tensors
+from speech3.io import HMM_FILE, TREE_FILE, check_is_directory, load_tensors, save_tensors
 from speech3.language import SPOKEN_NOISE, Lexicon, Nearest, Silences, nearest_phones, read_lexicon, write_lexicon
 from speech3.runtime import read_json, write_json
 
@@ -299,6 +299,7 @@ def load_hmm(directory: Path | str) -> Hmm:
     match.
     """
     directory = Path(directory)
+    check_is_directory(directory)
     if not (directory / HMM_FILE).exists():
         raise MissingError(f"{directory / 'hmm.json'}: no such file, so {directory} is not a model directory")
     about = read_json(directory / HMM_FILE)

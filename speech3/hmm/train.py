@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from speech3.config import HmmConfig, MonophoneConfig, TransformedConfig, TriphoneConfig
-from speech3.errors import DataError
+from speech3.errors import DataError, counted
 from speech3.hmm import gmm as mixtures
 from speech3.hmm.alignments import Alignment, StoredAlignments, equal_alignment, evened_out, from_path
 from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merge_stats, merged_stats, read_phone_sets
@@ -141,7 +141,7 @@ def flat_start(share: WorkerShare, lexicon: Lexicon) -> dict[str, str]:
     for utterance, words in share.words.items():
         alignment = equal_alignment(lexicon, words, len(share.feats[utterance]))
         if alignment is None:
-            failed[utterance] = f"{len(share.feats[utterance])} frames are fewer than its phones need"
+            failed[utterance] = f"{counted(len(share.feats[utterance]), 'frame')}: fewer than its phones need"
         else:
             share.alignments[utterance] = alignment
     return failed
@@ -201,8 +201,11 @@ def score_one(share: WorkerShare, utterance: str, hmm: Hmm, scorer: Scorer) -> S
     if rows < graph.min_frames:
         phones = f"its phones, which need at least {graph.min_frames}"
         if scorer.subsampling == 1:
-            return f"{rows} frames are too few for {phones}"
-        return f"{rows} outputs ({len(feats_TD)} frames / {scorer.subsampling}) are too few for {phones}"
+            return f"{counted(rows, 'frame')}: too few for {phones}"
+        return (
+            f"{counted(rows, 'output')} ({counted(len(feats_TD), 'frame')} / {scorer.subsampling}): too"
+            f" few for {phones}"
+        )
     used = np.unique(graph.pdf)
     return Scored(graph, used, scorer.loglikes(feats_TD, used))
 

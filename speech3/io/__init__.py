@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         TREE_FILE as TREE_FILE,
         TUNING_FILE as TUNING_FILE,
         TUNING_GRAPH_DIR as TUNING_GRAPH_DIR,
+        check_is_directory as check_is_directory,
     )
 else:
     __getattr__ = door(__file__)

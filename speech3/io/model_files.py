@@ -1,8 +1,12 @@
-"""The names of the files in a model directory, and in its graphs.
+"""The names of the files in a model directory, and in its graphs; a check that a path is that of a directory.
 
 A model directory is what `speech3 train`, a recipe or `speech3 align` makes and what decoding reads; the directory of a
 run, which may be resumed, becomes one when it ends.
 """
+
+from pathlib import Path
+
+from speech3.errors import FormatError, MissingError
 
 MODEL_FILE = "model.safetensors"  # the parameters of a network or of GMMs, and a description; written last
 FEATURES_FILE = "features.yaml"  # how the features were computed; also beside features and packed frames
@@ -32,3 +36,13 @@ A_TRAINING = "a training", (RUN_FILE,)
 A_GRAPH = "a decoding graph", (GRAPH_FILE,)
 A_DATADIR = "a data directory", ("utt2spk", "wav.scp")
 PACKED_FRAMES = "packed frames", ("train.frames", "heldout.frames")
+
+
+def check_is_directory(model: Path) -> None:
+    """Raise an error if the path of a model directory is that of a file, or there is nothing."""
+    if not model.exists():
+        raise MissingError(f"{model}: no such model directory; check the path")
+    if not model.is_dir():
+        whole = (model.parent / MODEL_FILE).exists()
+        remedy = f"pass its directory, {model.parent}" if whole else f"pass one that has {MODEL_FILE}, such as exp/dnn"
+        raise FormatError(f"{model}: is a file, not a model directory; {remedy}")

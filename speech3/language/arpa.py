@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from speech3.errors import FormatError, MissingError, Speech3Error
+from speech3.errors import FormatError, MissingError, Speech3Error, counted
 from speech3.io import HMM_FILE
 from speech3.language.ngrams import BOS, EOS, ArpaLm, RepeatedNgramError, Rows, from_rows
 from speech3.runtime import UNREADABLE, atomic_path, composed, has_nul, jit, open_text, progress
@@ -328,7 +328,8 @@ class _Parser:
         if extra not in ((0,) if last else (0, 1)):
             tail = f"; no back-off, since the header counts no {order + 1}-grams" if last else ", back-off"
             raise self._error(
-                f"not a {order}-gram (probability, {order} words{tail}): `{text}`; correct or remove the line"
+                f"not a {order}-gram (probability, {counted(order, 'word')}{tail}): `{text}`; correct or"
+                " remove the line"
             )
         try:
             prob, backoff = float(fields[0]), float(fields[-1]) if extra else 0.0

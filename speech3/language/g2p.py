@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from speech3.data import STDIN, read_lines
-from speech3.errors import DataError, MissingError, Speech3Error
+from speech3.errors import DataError, MissingError, Speech3Error, counted
 from speech3.io import load_tensors, read_about, save_tensors
 from speech3.language import graphones
 from speech3.language.kneser_ney import Numbers, Spool, estimated, windows_of_text
@@ -380,7 +380,7 @@ def train(table: Table, source: str, order: int = ORDER) -> G2p:
     """
     if len(table) < LEAST_WORDS:
         raise DataError(
-            f"{source}: {len(table):,} words are too few to learn from them how words are pronounced; at least"
+            f"{source}: {counted(len(table), 'word')}: too few to learn from them how words are pronounced; at least"
             f" {LEAST_WORDS} are needed"
         )
     pairs = [(letters(word, silent=True), phones) for word, variants in sorted(table.items()) for phones in variants]
@@ -468,7 +468,7 @@ def learnt(table: Table, held_out: Collection[str], source: str, kept: Path | No
     if kept and time.monotonic() - start > _WORTH_KEEPING_S:
         try:
             model.save(kept)
-            say(f"learnt from {len(rows):,} words how words are pronounced: {kept}")
+            say(f"learnt from {counted(len(rows), 'word')} how words are pronounced: {kept}")
         except (Speech3Error, OSError):  # a directory that is read-only, a full disk: learnt again next time
             pass
     return model

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from speech3.data import APOSTROPHES, lower_case
-from speech3.errors import DataError, MissingError
+from speech3.errors import DataError, MissingError, counted
 from speech3.language.pronounce import ATTACHED, PRIMARY, SECONDARY, Phones, bare_letters, hangul_split
 from speech3.runtime import read_utf8
 
@@ -244,8 +244,9 @@ def silent_characters(counts: Mapping[str, int], spell: Graphemes) -> str:
             marked[word] += count
         if any(character.isdigit() for character in silent):
             numbers[word] += count
-    punctuation = f"{', '.join(f'{mark} in {marks[mark]:,} words' for mark in _commonest(marks))}, as {_quoted(marked)}"
-    digits = f"digits in {numbers.total():,} words, as {_quoted(numbers)}: write numbers as words"
+    where = ", ".join(f"{mark} in {counted(marks[mark], 'word')}" for mark in _commonest(marks))
+    punctuation = f"{where}, as {_quoted(marked)}"
+    digits = f"digits in {counted(numbers.total(), 'word')}, as {_quoted(numbers)}: write numbers as words"
     return "; ".join([punctuation] * bool(marks) + [digits] * bool(numbers))
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from speech3.data import case_doubts, lower_case
-from speech3.errors import DataError, MismatchError, MissingError, Speech3Error, listed
+from speech3.errors import DataError, MismatchError, MissingError, Speech3Error, counted, listed
 from speech3.language import espeak, g2p
 from speech3.language.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
 from speech3.language.lexicon import (
@@ -442,7 +442,8 @@ def from_spelling(
     spelled = _spelled_words(table)
     if len(spelled) < ENOUGH_PAIRS:
         raise DataError(
-            f"{lexicon}: {len(spelled)} words with letters are too few to learn from them how words are pronounced (at"
+            f"{lexicon}: {counted(len(spelled), 'word')} with letters: too few to learn from them how words"
+            " are pronounced (at"
             f" least {ENOUGH_PAIRS})"
         )
     held_out = _held_out(list(spelled))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from speech3.errors import DataError, MismatchError, SettingError, listed
+from speech3.errors import DataError, MismatchError, SettingError, counted, listed
 from speech3.language.kneser_ney import Numbers, read_tokens
 from speech3.language.ngrams import BOS, EOS, UNKNOWN
 from speech3.language.pronounce import letters
@@ -57,7 +57,7 @@ def train_pieces(words: Mapping[str, int], vocabulary: int) -> bytes:
         raise SettingError(
             f"pieces={vocabulary}: SentencePiece cannot make this number of pieces"
             f" ({str(error).strip().splitlines()[-1]});"
-            f" the text has {len(words)} words of {needed - 3} letters; try pieces={max(2 * needed, 30)}"
+            f" the text has {counted(len(words), 'word')} of {needed - 3} letters; try pieces={max(2 * needed, 30)}"
         ) from error
     return model.getvalue()
 

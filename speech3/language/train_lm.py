@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from speech3.data import STDIN, Lines, read_lines, with_progress
-from speech3.errors import DataError, FormatError, MismatchError, MissingError, SettingError
+from speech3.errors import DataError, FormatError, MismatchError, MissingError, SettingError, counted
 from speech3.language.kneser_ney import (
     BOS_NUMBER,
     EOS_NUMBER,
@@ -142,7 +142,8 @@ def read_counts(paths: Sequence[Path], order: int, numbers: dict[str, int]) -> I
             yield np.array(rows, np.int32), np.array(counts, np.int64)
     if longest and not found:
         raise MissingError(
-            f"{paths[0]}: no {order}-grams among the counts; the longest have {longest} words: --order {longest},"
+            f"{paths[0]}: no {order}-grams among the counts; the longest have {counted(longest, 'word')}:"
+            f" --order {longest},"
             f" or count again with ngram-count -order {order}"
         )
     if absent := [symbol for symbol, there in ((BOS, begin or order == 1), (EOS, end)) if longest and not there]:
@@ -211,7 +212,8 @@ def describe_perplexity(found: Perplexity) -> str:
     hits = [f"{length}-grams {100 * hit / events:.1f} %" for length, hit in enumerate(found.hits_N, 1)]
     with_unknown = f"{found.all:.2f}" if math.isfinite(found.all) else "infinite, the model has no <unk>"
     lines = [
-        f"{found.sentences:,} sentences, {found.words:,} words, {found.unknown:,} unknown (OOV, {rate:.2f} %)",
+        f"{counted(found.sentences, 'sentence')}, {counted(found.words, 'word')}, {found.unknown:,} unknown"
+        f" (OOV, {rate:.2f} %)",
         f"perplexity {found.known:.2f}; with unknown words {with_unknown}",
         *[f"found as {', '.join(reversed(hits))}"] * bool(hits),
     ]

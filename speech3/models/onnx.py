@@ -512,7 +512,7 @@ def _session(path: Path) -> Any:
     except ImportError as error:
         raise MachineError(f"{path}: to run ONNX files, pip install speech3[onnx]") from error
     if not path.is_file():
-        raise MissingError(f"{path}: no such file")
+        raise MissingError(f"{path}: no such file; check the path")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # fatal errors only: errors are raised, too

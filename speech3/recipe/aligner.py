@@ -14,6 +14,7 @@ from which training starts.
 """
 
 import functools
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -45,6 +46,7 @@ from speech3.errors import (
     SettingError,
     Speech3Error,
     check_bad,
+    counted,
     listed,
 )
 from speech3.features import extract, silent_in
@@ -72,11 +74,12 @@ from speech3.io import FEATURES_FILE, METRICS_FILE, MODEL_FILE, ArkReader
 from speech3.language import (
     G2P,
     NOT_WORDS,
+    UNKNOWN,
     Lexicon,
     Nearest,
     Pronunciation,
-    check_vocabulary,
     guess_pronunciations,
+    is_word,
     mark_positions,
     read_lexicon,
 )
@@ -91,7 +94,18 @@ _CODES = ("en", "en-us")  # of espeak-ng; the aligner's dictionary has American 
 LITTLE_TO_TRAIN_ON_S = 600.0  # of speech; with more, --lang trains
 _NOISE = ("[", "<", "{")  # begins what is a noise in a transcript
 _FARTHEST = 5  # phones that are named
+_SHOWN = 5  # words of a model
+_BETWEEN_WORDS = re.compile("[–—/…]")  # without spaces, too
 _KNOWN = 2 / 3  # share of the words without --lang
+# What messages say of options, and of arguments of `Aligner.train`.
+_ARGUMENTS = {
+    "--lang CODE (espeak-ng, such as --lang en-us)": 'lang=CODE (espeak-ng, such as lang="en-us")',
+    "--lexicon FILE": "lexicon=FILE",
+    "--graphemes": "graphemes=True",
+    "or --model DIR (a trained aligner)": "or use a trained aligner (Aligner.load)",
+    "--lang ": "lang=",
+    ", or pass --text for one recording": "",
+}
 _SURE = 100  # a count for words that are only to be pronounced, so that none of their phones is rare
 
 
@@ -145,6 +159,11 @@ def written_track(track: Sequence[Segment], text: str) -> list[Segment]:
     """A track with its words as `as_written`."""
     labels = as_written((word.label for word in track), text)
     return [replace(word, label=label) for word, label in zip(track, labels, strict=True)]
+
+
+def in_user_spelling(track: Sequence[Segment], plain: str, text: str) -> list[Segment]:
+    """A track with its words as in a text that a person wrote, where they are in it; `plain`: its plain words."""
+    return written_track(written_track(track, plain), _BETWEEN_WORDS.sub(" ", text))
 
 
 def in_vocabulary(data: DataDir, rules: TextRules, vocabulary: Collection[str]) -> DataDir:
@@ -203,7 +222,10 @@ def find_pronunciations(
     if found.unpronounced:
         rows = (f"{word} {counts[word]} {why}\n" for word, why in sorted(found.unpronounced.items()))
         write_text(out / "unpronounced.txt", "".join(rows))
-        say(f"  {len(found.unpronounced)} words have no pronunciation and become <unk>: {out / 'unpronounced.txt'}")
+        say(
+            f"  no pronunciation of {counted(len(found.unpronounced), 'word')}, which become <unk>:"
+            f" {out / 'unpronounced.txt'}"
+        )
     else:
         (out / "unpronounced.txt").unlink(missing_ok=True)
     return data
@@ -377,17 +399,28 @@ def english_for(data: DataDir, speech_s: float, lang: str | None) -> Recognizer 
     return english() if counts and heard >= _KNOWN * counts.total() else None
 
 
-def with_further_words(recognizer: Recognizer, rules: TextRules, words: Collection[str]) -> Recognizer:
+def with_further_words(
+    recognizer: Recognizer, rules: TextRules, words: Collection[str], *, alone: bool = False
+) -> Recognizer:
     """Pronounce words that the model lacks as those that it was trained on, by espeak-ng or by letters.
 
-    Words that need other phones than the model's are left out, and named. Where pronunciations came from a lexicon,
-    they are learnt from it.
+    Words that need other phones than the model's are left out, and named: they are aligned as `<unk>`. If the words are
+    those of one recording `alone`, it is an error if the model has no `<unk>`, or most words are left out. Where
+    pronunciations came from a lexicon, they are learnt from it.
     """
     new = sorted(word for word in set(words) if word not in recognizer.hmm.lexicon.by_word and word not in NOT_WORDS)
     pronounced = _pronounced(recognizer, rules, new) if new else recognizer
-    lost = [word for word in new if word not in pronounced.hmm.lexicon.by_word and not word.startswith(_NOISE)]
-    if lost:
-        say(f"  no pronunciation, so aligned as <unk>: {listed(lost)}")
+    lost = [word for word in new if word not in pronounced.hmm.lexicon.by_word]
+    known = UNKNOWN in pronounced.hmm.lexicon.by_word
+    if alone and (len(lost) > len(set(words)) / 2 or (lost and not known)):
+        some = listed((word for word in recognizer.hmm.lexicon.by_word if is_word(word)), _SHOWN)
+        lacks = listed(lost) + ("" if known else f", and no {UNKNOWN} to align them as")
+        raise MissingError(
+            f"text: this model (words: {some}) has no pronunciation of {lacks}; write other words, or use"
+            ' Aligner.load("english") or a model that Aligner.train makes of recordings with these words'
+        )
+    if lost := [word for word in lost if not (known and word.startswith(_NOISE))]:
+        say(f"  no pronunciation, so {f'aligned as {UNKNOWN}' if known else 'not aligned'}: {listed(lost)}")
     return pronounced
 
 
@@ -448,9 +481,24 @@ class Aligner:
         """
         if lexicon and graphemes:
             raise SettingError(f"lexicon={lexicon}: graphemes=True makes the pronunciations; remove one of them")
+        try:
+            return cls._trained(_path(folder, "folder"), lang, lexicon, graphemes, out, jobs)
+        except Speech3Error as error:
+            raise error.restated(_in_python(str(error))) from error
+
+    @classmethod
+    def _trained(
+        cls,
+        folder: Path,
+        lang: str | None,
+        lexicon: Path | str | None,
+        graphemes: bool,
+        out: Path | str | None,
+        jobs: int,
+    ) -> "Aligner":
         scratch = None if out else tempfile.TemporaryDirectory(prefix="speech3-aligner-")
         directory = Path(out) if out else Path(scratch.name)  # type: ignore[union-attr]
-        source = read_source(_path(folder, "folder"), lang=lang or "")
+        source = read_source(folder, lang=lang or "")
         given = Path(lexicon) if lexicon else source.lexicon
         rules = TextRules(source.plain, lang or "", graphemes)
         trained = train_aligner(source.data, rules, given, directory, source.rate_hz, jobs or available_jobs())
@@ -478,12 +526,14 @@ class Aligner:
         rate
             Samples per second; if it is not the model's rate, the recording is resampled.
         text
-            What is said, as it is written: letter case and punctuation do not matter.
+            What is said, as it is written: letter case and punctuation do not matter. The words of the result are in
+            its letter case.
 
         Raises
         ------
         Speech3Error
-            The recording is silent or too short for the text, there is no text, or most of its words are unknown.
+            The recording is empty, silent or too short for the text, there is no text, or most of its words are
+            unknown, or one is and the model has no `<unk>`.
         """
         if not isinstance(text, str):
             raise SettingError(f"text={text!r}: pass what is said as a string")
@@ -492,12 +542,19 @@ class Aligner:
             say(f"  text: {remark.problem}; {remark.handling}")
         vocabulary = self.recognizer.hmm.lexicon.by_word
         words = self.rules.words(text, vocabulary, case_folded(vocabulary))
-        model = with_further_words(self.recognizer, self.rules, words)
-        check_vocabulary({"text": " ".join(words)}, model.hmm.lexicon.by_word)
+        model = with_further_words(self.recognizer, self.rules, words, alone=True)
+        self.recognizer.warn_once_of_rate(rate)
         said, phones, confidence = align_samples(model, samples, rate, words)
         heard = phones_of_segments(phones, model.hmm.lexicon)
-        spelled = words_of_segments(written_track(said, plain_words(text, (), self.rules.lang)))
+        spelled = words_of_segments(in_user_spelling(said, plain_words(text, (), self.rules.lang), text))
         return replace(result_of(spelled), phones=heard, confidence=confidence)
+
+
+def _in_python(message: str) -> str:
+    """A message about options of the command line, as one about arguments of `Aligner.train`."""
+    for option, argument in _ARGUMENTS.items():
+        message = message.replace(option, argument)
+    return message
 
 
 def _path(value: object, name: str) -> Path:

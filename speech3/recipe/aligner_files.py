@@ -89,6 +89,7 @@ class Source:
     rate_hz: int  # the sample rate for a model that is trained on it
     lexicon: Path | None = None  # ``lang/lexicon.txt`` in the source, if there is one
     faults: list[Fault] = field(default_factory=list)  # what is left out, and warnings
+    written: Mapping[str, str] = field(default_factory=dict)  # transcripts as the user wrote them, where they are known
 
     @property
     def speech_s(self) -> float:
@@ -166,7 +167,8 @@ def _one(path: Path, text: str | None, tier: str | None, lang: str) -> Source:
     if not words:
         raise SettingError(f"--text {text!r}: has no words; write what is said in {path.name}")
     data = DataDir(path.parent, {key: str(path)}, {key: Utterance(key, key, key, words)})
-    return Source(data, {key: Target(path.stem, str(path), duration_s)}, True, _rate(data))
+    targets = {key: Target(path.stem, str(path), duration_s)}
+    return Source(data, targets, True, _rate(data), written={key: " ".join(cleaned.split())})
 
 
 def _kaldi(source: Path) -> Source:

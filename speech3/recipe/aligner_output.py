@@ -24,13 +24,13 @@ from speech3.recipe.aligner import (
     Trained,
     as_written,
     english_for,
+    in_user_spelling,
     in_vocabulary,
     map_aligner,
     model_path,
     model_rules,
     train_aligner,
     with_further_words,
-    written_track,
 )
 from speech3.recipe.aligner_files import (
     ALIGNED,
@@ -140,10 +140,11 @@ def _marks(source: Source) -> dict[str, str]:
         path = source.data.path / audio
         stat = path.stat() if path.is_file() else None  # else a command of a data directory
         places[key] = f"{audio} {stat.st_size} {stat.st_mtime_ns}" if stat else audio
-    return {
-        key: hashlib.blake2b(repr((u, places.get(u.recording))).encode(), digest_size=16).hexdigest()
-        for key, u in source.data.utterances.items()
-    }
+    marks = {}
+    for key, utterance in source.data.utterances.items():
+        mark = repr((utterance, places.get(utterance.recording))) + source.written.get(key, "")
+        marks[key] = hashlib.blake2b(mark.encode(), digest_size=16).hexdigest()
+    return marks
 
 
 def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
@@ -212,7 +213,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
         )
         shutil.rmtree(out / "feats", ignore_errors=True)
         limits = limits or alignment.limits
-        found = {each.id: each for each in _results(alignment, source.data.subset(changed), source.targets)}
+        found = {each.id: each for each in _results(alignment, source, changed)}
     # All files, from old and new results.
     assert limits is not None
     kept = {each.id: each for each in earlier.results} if earlier else {}
@@ -284,7 +285,8 @@ def _check_files(targets: Mapping[str, Target], out: Path, formats: Sequence[For
         )
 
 
-def _results(found: FoundAlignment, data: DataDir, targets: Mapping[str, Target]) -> list[UtteranceResult]:
+def _results(found: FoundAlignment, source: Source, changed: Sequence[str]) -> list[UtteranceResult]:
+    data, targets = source.data.subset(changed), source.targets
     words, phones = found.tracks()
     aligned, silent = found.aligned, set(found.recognizer.hmm.lexicon.silence_phones)
     whole = {key: key for key in data.utterances} | {name: part.utterance for name, part in found.parts.items()}
@@ -323,8 +325,8 @@ def _results(found: FoundAlignment, data: DataDir, targets: Mapping[str, Target]
                 speaker=utterance.speaker,
                 start_s=utterance.start_s,
                 end_s=end_s,
-                text=text,
-                words=moved(written_track(words.get(key, []), text)),
+                text=source.written.get(key, text),
+                words=moved(in_user_spelling(words.get(key, []), text, source.written.get(key, text))),
                 phones=moved(phones.get(key, [])),
                 status=status,
                 widened=key in widened and status != FAILED,

@@ -34,7 +34,7 @@ from speech3.decode import (
     write_decoding,
     write_hypotheses,
 )
-from speech3.errors import Speech3Error
+from speech3.errors import Speech3Error, counted
 from speech3.evaluate import (
     PHONE_CLASSES,
     PICTURES_SHOWN,
@@ -451,7 +451,7 @@ def report(e: Experiment) -> None:
     best = best_of(systems, e.recipe.metric)
     suspect = suspects(e, {system.name: system.score for system in systems}, best.name)
     page = Report(
-        title=f"{e.name}: {len(e.shown)} systems",
+        title=f"{e.name}: {counted(len(e.shown), 'system')}",
         command=e.command,
         systems=systems,
         metric=e.recipe.metric,

@@ -34,7 +34,7 @@ from speech3.decode import (
     phone_filler,
     spelling_with,
 )
-from speech3.errors import DataError, MissingError, SettingError, Speech3Error
+from speech3.errors import DataError, MissingError, SettingError, Speech3Error, counted
 from speech3.evaluate import ERROR_RATES, Metric
 from speech3.hmm import Hmm, load_hmm, with_pronunciations
 from speech3.io import GRAPH_DIR, TUNING_GRAPH_DIR
@@ -395,7 +395,7 @@ def make_graphs(e: Experiment, system: str) -> None:
         say(f"  {name}: {about['states']:,} states, {about['arcs']:,} arcs{unseen}")
         if dropped := about["dropped"]:
             write_text(e.model(system) / name / "dropped.txt", "\n".join(dropped) + "\n")
-            say(f"  {len(dropped)} words of the language model are not in the lexicon: {name}/dropped.txt")
+            say(f"  not in the lexicon: {counted(len(dropped), 'word')} of the language model: {name}/dropped.txt")
 
 
 def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:

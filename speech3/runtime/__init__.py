@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from speech3.runtime.text import (
         UNREADABLE as UNREADABLE,
         NotTextError as NotTextError,
+        check_standard_input as check_standard_input,
         decode as decode,
         foreign_content as foreign_content,
         has_nul as has_nul,

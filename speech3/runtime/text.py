@@ -9,6 +9,7 @@ import gzip
 import importlib
 import io
 import lzma
+import sys
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from speech3.errors import FormatError, MissingError, Speech3Error
+from speech3.errors import FormatError, MissingError, SettingError, Speech3Error
 
 UNREADABLE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what reading a file, compressed or not, may raise
 
@@ -169,6 +170,12 @@ def open_text(path: Path) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
     """
     with path.open("rb") as raw:
         yield text_stream(raw, path), raw.tell if raw.seekable() else (lambda: 0)
+
+
+def check_standard_input(remedy: str) -> None:
+    """Raise an error, with this remedy, if standard input is closed."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise SettingError(f"-: standard input is closed; {remedy}")
 
 
 def text_stream(raw: IO[bytes], path: Path) -> IO[bytes]:

@@ -33,7 +33,7 @@ from speech3.data import audio
 from speech3.data.datadir import DataDir, read_datadir
 from speech3.decode.recognizer import Recognizer, load_recognizer
 from speech3.decode.streaming import Pauses, Stream
-from speech3.decode.transcribing import Meter
+from speech3.decode.transcribing import Latencies, Meter
 from speech3.features import extract
 from speech3.io import ArkReader
 
@@ -41,9 +41,9 @@ _PIECE_S = 0.1
 _NEVER = Pauses(1e9, 1e9, 1e9, 1e9, 1e9)
 
 
-def stream_of(recognizer: Recognizer, wave_S: np.ndarray, rate_hz: int, pauses: Pauses) -> tuple[str, Meter]:
+def stream_of(recognizer: Recognizer, wave_S: np.ndarray, rate_hz: int, pauses: Pauses, meter: Meter) -> str:
     """Recognise one stream on the virtual clock."""
-    stream, meter, now_s, size = Stream(recognizer, rate_hz, pauses), Meter(), 0.0, round(_PIECE_S * rate_hz)
+    stream, now_s, size = Stream(recognizer, rate_hz, pauses), 0.0, round(_PIECE_S * rate_hz)
     texts: list[str] = []
     for start in range(0, len(wave_S), size):
         arrived_s = min(start + size, len(wave_S)) / rate_hz
@@ -62,7 +62,7 @@ def stream_of(recognizer: Recognizer, wave_S: np.ndarray, rate_hz: int, pauses: 
     took_s = time.perf_counter() - began
     meter.busy_s += took_s
     meter.final(result, now_s + took_s)
-    return " ".join([*texts, result.text]).strip(), meter
+    return " ".join([*texts, result.text]).strip()
 
 
 def sounds(data: DataDir, rate_hz: int, joined: bool) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -89,13 +89,12 @@ def main() -> None:
     data = read_datadir(options.data)
     rate_hz = recognizer.features.sample_frequency or 16000
     pauses = _NEVER if options.whole else Pauses()
-    refs, hyps, final_s, first_s, busy_s, spoken_s = {}, {}, [], [], 0.0, 0.0
-    stream_of(recognizer, np.zeros(rate_hz, np.float32), rate_hz, pauses)  # loads what is compiled
+    refs, hyps, final, shown, busy_s, spoken_s = {}, {}, Latencies(), Latencies(), 0.0, 0.0
+    stream_of(recognizer, np.zeros(rate_hz, np.float32), rate_hz, pauses, Meter())  # loads what is compiled
     began_cpu = time.process_time()
     for name, refs[name], wave_S in sounds(data, rate_hz, options.joined):
-        hyps[name], meter = stream_of(recognizer, wave_S, rate_hz, pauses)
-        final_s += meter.final_s
-        first_s += meter.first_s
+        meter = Meter(until_final=final, until_shown=shown)
+        hyps[name] = stream_of(recognizer, wave_S, rate_hz, pauses, meter)
         busy_s, spoken_s = busy_s + meter.busy_s, spoken_s + meter.duration_s
     cpu_s = time.process_time() - began_cpu
     offline_config = recognizer.features.model_copy(update={"resample": True})
@@ -109,8 +108,8 @@ def main() -> None:
         "wer_stream": round(jiwer.wer(list(refs.values()), list(hyps.values())), 4),
         "wer_offline": round(jiwer.wer([texts[key] for key in offline], list(offline.values())), 4),
         "same": None if options.joined else round(float(np.mean([hyps[key] == offline.get(key) for key in hyps])), 3),
-        **{f"{name}_{what}_s": round(float(value), 3) for name, each in (("first", first_s), ("final", final_s))
-           for what, value in (("mean", np.mean(each)), ("p95", np.percentile(each, 95)))},
+        **{f"{name}_{what}_s": round(float(value), 3) for name, each in (("first", shown), ("final", final))
+           for what, value in (("mean", each.total_s / each.count), ("p95", each.percentile_s(95)))},
         "rtf": round(busy_s / spoken_s, 4), "rtf_cpu": round(cpu_s / spoken_s, 4), "seconds": round(spoken_s),
     }), flush=True)  # fmt: skip
 

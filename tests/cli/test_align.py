@@ -73,7 +73,7 @@ def test_unknown_words_are_listed_and_a_lexicon_helps(
     assert process.returncode == 0, process.stderr
     count = texts[victim].split().count("NEUN")
     assert lines(tmp_path / "out" / "oov.txt") == [["NEUN", str(count), victim]]
-    assert victim in (tmp_path / "out" / "bad.txt").read_text() and "oov.txt; add their" in process.stdout
+    assert victim in (tmp_path / "out" / "bad.txt").read_text() and "oov.txt; add pronunciations" in process.stdout
     phones = next(
         line.split()[1:]
         for line in (experiment / "data" / "lexicon.txt").read_text().splitlines()

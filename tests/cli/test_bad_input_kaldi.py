@@ -83,7 +83,7 @@ def test_languages_that_do_not_fit(experiment: Path, tmp_path: Path) -> None:
     pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
     shutil.copytree(experiment / "data" / "test", tmp_path / "test")
     options = ("align", experiment / "aligner", "test", "out", "--jobs", "1", "--lang")
-    assert "lang=xx: espeak-ng does not know this language" in refused(*options, "xx", cwd=tmp_path)
+    assert "--lang xx: espeak-ng does not know this language" in refused(*options, "xx", cwd=tmp_path)
     text = tmp_path / "test" / "text"
     text.write_text(text.read_text().replace("SEVEN", "SAUDADE"))
     said = refused(*options, "pt", cwd=tmp_path)

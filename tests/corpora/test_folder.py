@@ -373,9 +373,7 @@ def test_all_words_of_test_are_new_and_scripts_are_mixed(tmp_path: Path, capsys:
     prepare(source, tmp_path / "out", 1, lexicon="graphemes")
     told = said(capsys)
     assert "test: 6 of 6 words (100.0%) are outside the vocabulary and can only be spelled (lm.letters)" in told
-    assert (
-        "in several scripts, Latin (873 letters) and Cyrillic: 1 letters, as in mаma; letters that look alike" in told
-    )
+    assert "in several scripts, Latin (873 letters) and Cyrillic: 1 letter, as in mаma; letters that look alike" in told
     assert "letters with fewer than 5 occurrences in train are treated as others: а as a" in told
 
 

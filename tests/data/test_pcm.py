@@ -98,13 +98,13 @@ def test_a_silent_stream_is_named() -> None:
 
 
 def test_streams_that_end_too_early() -> None:
-    assert "ends in the middle of a sample; 1 bytes were left out" in decoded(SAMPLES.tobytes()[:-1], [50])[1].fault()
+    assert "ends in the middle of a sample; 1 byte was left out" in decoded(SAMPLES.tobytes()[:-1], [50])[1].fault()
     found, decoder = decoded(wav(SAMPLES)[:-100], [50])
     assert len(found) == 450 and decoder.fault() == "mic: is cut short: its header promises 100 bytes more"
     with pytest.raises(Speech3Error, match=r"mic: is empty \(0 bytes\)"):
         decoded(b"", [1])[1].fault()
     for size in (1, 3, 30):
-        with pytest.raises(Speech3Error, match=f"mic: ends after {size} bytes, before any audio"):
+        with pytest.raises(Speech3Error, match=rf"mic: ends after {size} bytes?, before any audio"):
             decoded(wav(SAMPLES)[:size], [7])[1].fault()
 
 
@@ -116,7 +116,7 @@ def test_streams_that_end_too_early() -> None:
         (b"OggS" + bytes(40), "mic: is Ogg"),
         (b"\xff\xf3\x48\xc4" + bytes(40), "mic: is MP3"),
         (b"\0\0\0\x20ftypM4A " + bytes(40), "mic: is MP4"),
-        (wav(SAMPLES).replace(b"\x10\x00data", b"\x18\x00data"), "of format 1 with 24 bits, 1 channels, 8000 Hz"),
+        (wav(SAMPLES).replace(b"\x10\x00data", b"\x18\x00data"), "of format 1 with 24 bits, 1 channel, 8000 Hz"),
         (b"RIFF\0\0\0\0WAVEdata\0\0\0\0", "does not say its format"),
         (b"RIFF" + bytes(2_000_000), "no audio in its first"),
     ],

@@ -50,7 +50,7 @@ def test_a_speaker_with_most_of_the_speech_is_trained_on(tmp_path):
 def test_too_few(tmp_path):
     with pytest.raises(DataError, match="no speaker is left for dev, test"):
         split_by_speaker(_data(tmp_path, [10, 10]), SHARES, 1)
-    with pytest.raises(Speech3Error, match=r"5 utterances are too few: none is left for dev, test"):
+    with pytest.raises(Speech3Error, match=r"5 utterances: too few, none is left for dev, test"):
         split_by_utterance(_data(tmp_path, [10]), SHARES, 1)
 
 
@@ -97,8 +97,7 @@ def test_the_verb(make, tmp_path, program):
     done = program("split", make(), tmp_path / "out", "big=0.6", "small=0.4")
     assert done.exit_code == 0, done.exception
     assert done.stdout == (
-        f"{tmp_path / 'out' / 'big'}: 2 utterances, 1 speakers\n"
-        f"{tmp_path / 'out' / 'small'}: 1 utterances, 1 speakers\n"
+        f"{tmp_path / 'out' / 'big'}: 2 utterances, 1 speaker\n{tmp_path / 'out' / 'small'}: 1 utterance, 1 speaker\n"
     )
     assert list(read_datadir(tmp_path / "out" / "small").utterances) == ["u3"]
     done = program("split", make(), tmp_path, "data=0.6", "rest=0.4")

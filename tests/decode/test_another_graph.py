@@ -11,7 +11,8 @@ from random_graphs import sentences_of
 from whistles import RATE_HZ, whistled
 
 from speech3.cli import recognise as decode_verb, recognise as rescore_verb
-from speech3.data.datadir import DataDir, Utterance, write_datadir
+from speech3.data.datadir import DataDir, Utterance, read_datadir, write_datadir
+from speech3.decode.align import find_alignment
 from speech3.decode.apply import transcribe
 from speech3.decode.graph import build_graph, load_graph
 from speech3.decode.hot_words import replace_graph
@@ -174,6 +175,10 @@ def test_other_pronunciations_keep_the_numbers_of_phones() -> None:
         ({"add": "BAA 2 b a\nBAA 3 a b\n"}, r"add:2: BAA has another weight than in line 1"),
         ({"lexicon": "ZEBRA a\n"}, r"lexicon: none of its words \(ZEBRA\) is in .*so it would change nothing"),
         ({"lexicon": "A\n"}, r"lexicon:1: A has no phones"),
+        ({"add": "BAA b a\nABBA SIL\n"}, r"add:2: ABBA has no phone of speech, only SIL; write how it is pronounced"),
+        ({"add": "ABBA SIL SIL\n"}, r"add:1: ABBA has no phone of speech, only SIL SIL"),
+        ({"add": "ABBA SPN\n"}, r"add:1: ABBA has no phone of speech, only SPN"),
+        ({"lexicon": "B b\nBB SIL\n"}, r"lexicon:2: BB has no phone of speech, only SIL"),
         ({"sentences": "\n"}, r"sentences: contains no sentence"),
         ({"sentences": "A ZEBRA\n"}, r"ZEBRA: .*no pronunciation|ZEBRA: without a pronunciation"),
         ({"grammar": "A B"}, r"grammar:1: a JSGF grammar begins with"),
@@ -199,6 +204,21 @@ def test_advice_for_new_words_does_not_go_in_a_circle(tmp_path: Path, monkeypatc
         with pytest.raises(Speech3Error, match=r"SIX.*--lexicon FILE") as error:
             _pronounced(hmm, GraphSources(lang=lang), graph, ["SIX"], tmp_path / "kept")
         assert "50" in str(error.value) and "--lang" not in str(error.value) and "omit" not in str(error.value)
+
+
+def test_an_unknown_language_gets_advice_for_graph_and_not_for_recipes(
+    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(espeak, "voices", lambda: ())
+    (data / "text").write_text("ab AB X\na-bb A BB\n")
+    sources = GraphSources(add=made(tmp_path, "words.txt", "BAA\n"), lang="xx")
+    for refused in (
+        lambda: make_graph(model, tmp_path / "out", sources),
+        lambda: find_alignment(load_recognizer(model), read_datadir(data), tmp_path / "ali", 1, lang="xx"),
+    ):
+        with pytest.raises(Speech3Error, match=r"--lang xx: espeak-ng does not know .*--lexicon FILE") as error:
+            refused()
+        assert "graphemes" not in str(error.value) and "lang=" not in str(error.value)
 
 
 def test_order_is_that_of_text(model: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Arguments of the Python interface that are out of range: an error at once, which names the argument."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,11 @@ import soundfile
 import torch
 from whistles import FEATURES, RATE_HZ, SAID, whistled
 
-from speech3 import Recognizer
+from speech3 import Aligner, Recognizer
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.data.audio import info, read_blocks, read_file, write_wav
 from speech3.decode.apply import transcribe
+from speech3.decode.new_graph import GraphSources, make_graph
 from speech3.errors import Speech3Error
 from speech3.features.compute import OnlineFeatures, static_features
 from speech3.features.pitch import track_pitch
@@ -39,8 +41,12 @@ NOT_SAMPLES = {
     "two channels": (np.stack([WAVE_S, WAVE_S]), "samples of shape"),
     "two columns": (np.stack([WAVE_S, WAVE_S], 1), "samples of shape"),
     "three axes": (WAVE_S[None, None], "samples of shape"),
-    "a number": (0.5, "samples of shape"),
-    "nothing": (None, "samples"),
+    "a number": (0.5, r"samples=0\.5: one number, .*pass one channel"),
+    "an array of a number": (np.array(0.5), "one number, .*pass one channel"),
+    "nothing": (None, "samples=None: of type NoneType, .*pass one channel"),
+    "a dictionary": ({}, r"samples=\{\}: of type dict, .*pass one channel"),
+    "a set": ({0.5}, "of type set, .*pass one channel"),
+    "a generator": ((each for each in WAVE_S), "of type generator, .*pass one channel"),
     "int64": (np.arange(16000), "samples of type int64"),
     "bool": (WAVE_S > 0, "samples of type bool"),
     "complex": (WAVE_S * 1j, "samples of type complex"),
@@ -48,7 +54,9 @@ NOT_SAMPLES = {
     "a scale of 16 bits": (WAVE_S * 32768, "samples: floats up to .* divide"),
     "a path": ("a.wav", "samples='a.wav': pass samples, not a file"),
     "a Path": (Path("a.wav"), "pass samples, not a file"),
-    "bytes": (b"\0\0\0\0", "pass samples, not a file"),
+    "bytes": (bytes(4), r"are bytes \(bytes\).*np\.frombuffer\(samples, np\.int16\)"),
+    "a bytearray": (bytearray(4), r"are bytes \(bytearray\).*np\.frombuffer"),
+    "a memoryview": (memoryview(bytes(4)), r"are bytes \(memoryview\).*np\.frombuffer"),
     "ragged": ([[0.0, 0.1], [0.2]], "samples: cannot be made an array"),
     "words": (["a", "b"], "samples of type"),
 }
@@ -89,13 +97,69 @@ def test_bytes_are_not_printed(recognizer):
 @pytest.mark.parametrize(
     "wrong",
     [{"nbest": "5"}, {"nbest": 2.5}, {"nbest": None}, {"min_confidence": "0.5"}, {"min_confidence": None}]
-    + [{"min_confidence": float("nan")}, {"min_confidence": 50}]
+    + [{"min_confidence": float("nan")}, {"min_confidence": 50}, {"min_confidence": True}, {"nbest": True}]
+    + [{"graph": graph} for graph in ("", 3, True, b"graph", ["graph"])]
     + [{"hot": hot} for hot in ("A", [3], 3, {"A": 2.0}, [b"A"], Path("gone.txt"))],
 )
 def test_options(model, wrong):
     (name,) = wrong
     with pytest.raises(Speech3Error, match=f"{name}=|gone.txt"):
         Recognizer.load(model, **wrong)
+
+
+@pytest.mark.parametrize("speaker", ["", " ", 3, b"x", ["anna"], True])
+def test_speakers(recognizer, speaker):
+    for function in (
+        lambda: recognizer.transcribe(WAVE_S, RATE_HZ, speaker),
+        lambda: recognizer.stream(RATE_HZ, speaker),
+        lambda: recognizer.forget(speaker),
+    ):
+        with pytest.raises(Speech3Error, match=r"speaker=.*: not a name; pass a string, or None"):
+            function()
+
+
+def test_a_low_rate_is_said_once(recognizer, capsys):
+    low_S = WAVE_S[::2]
+    for _ in range(2):
+        recognizer.transcribe(low_S, RATE_HZ // 2)
+        recognizer.stream(RATE_HZ // 2)
+        recognizer.transcribe(WAVE_S, RATE_HZ)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("samples: 4000 Hz, resampled to the model's 8000 Hz") == 1 == said.count("resampled")
+    recognizer.stream(RATE_HZ - 1000)
+    assert "samples: 7000 Hz" in " ".join(capsys.readouterr().err.split())
+
+
+def test_words_that_an_aligner_lacks(model, capsys):
+    """The model has no `<unk>`, and too few words to learn from how others are pronounced."""
+    aligner = Aligner.load(model)
+    assert aligner.align(WAVE_S, RATE_HZ, "a—Bb").text == "a Bb"
+    for text, named in (("A foo", "foo"), ("A [laughter]", r"\[laughter\]"), ("foo bar", "bar, foo")):
+        with pytest.raises(Speech3Error, match=rf"text: .*words: A, AB, BB.* {named}, .*no <unk>.*; .*Aligner\.train"):
+            aligner.align(WAVE_S, RATE_HZ, text)
+    assert "aligned as" not in capsys.readouterr().err
+    with pytest.raises(Speech3Error, match="there are no samples"):
+        aligner.align([], RATE_HZ, "A BB")
+    aligner.align(WAVE_S[::2], RATE_HZ // 2, "A BB")
+    assert "samples: 4000 Hz, resampled" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_model_that_is_a_file_or_nothing(model):
+    for path, message in (
+        (model / "model.safetensors", f"safetensors: is a file, not a model directory; pass its directory, {model}$"),
+        (model / "graph" / "words.txt", r"words\.txt: is a file, .*; pass one that has model\.safetensors"),
+        (model / "nowhere", "nowhere: no such model directory; check the path$"),
+        (model / "nowhere.onnx", r"nowhere\.onnx: no such file; check the path$"),
+    ):
+        with pytest.raises(Speech3Error, match=message):
+            Recognizer.load(model=path)
+    with pytest.raises(Speech3Error, match="safetensors: is a file, not a model directory; pass its directory"):
+        make_graph(model / "model.safetensors", model / "out", GraphSources(add=model / "words"))
+
+
+def test_a_stream_stays_in_its_process(recognizer):
+    with pytest.raises(TypeError, match=r"cannot be pickled or copied; begin it .* with Recognizer\.stream"):
+        pickle.dumps(recognizer.stream(RATE_HZ))
 
 
 def test_no_samples(recognizer):
@@ -109,6 +173,8 @@ def test_samples_of_other_types_are_scaled(recognizer):
         WAVE_S,
         WAVE_S.tolist(),
         (WAVE_S * 32767).astype(np.int16),
+        memoryview((WAVE_S * 32767).astype(np.int16)),
+        (WAVE_S * 127 + 128).astype(np.uint8),
         torch.from_numpy(WAVE_S),
         WAVE_S[:, None],
     ):

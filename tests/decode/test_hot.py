@@ -13,9 +13,9 @@ from speech3.decode import search
 from speech3.decode.beam_search import BeamSearch, Lattice, search_graph
 from speech3.decode.grammar import join_words
 from speech3.decode.graph import build_graph, load_graph
-from speech3.decode.hot_words import BOOST, read_hot, with_hot_words
+from speech3.decode.hot_words import BOOST, parse_hot, read_hot, with_hot_words
 from speech3.decode.phrases import automaton, best_path, with_phrases
-from speech3.errors import DataError, Speech3Error
+from speech3.errors import DataError, FormatError, Speech3Error
 from speech3.io.fst import ARC, Fst
 
 SOURCE = Path("hot.txt")
@@ -196,6 +196,13 @@ def test_invalid_lists(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(Speech3Error, match=message):
         read_hot(path)
+
+
+@pytest.mark.parametrize("symbol", ["<eps>", "#0", "<s>", "</s>"])
+def test_symbols_of_the_graph_are_no_hot_words(symbol: str) -> None:
+    for line in (f"A {symbol}", f"{symbol} 2.5"):
+        with pytest.raises(FormatError, match=f"hot:2: {symbol} is not a word that can be spoken; remove it"):
+            parse_hot(["AB", line])
 
 
 def test_words_that_the_graph_lacks_are_named(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from whistles import RATE_HZ, SAID, save_gmm, whistled
 from speech3.decode import transcribing
 from speech3.decode.recognizer import load_recognizer
 from speech3.decode.trained_model import Result, Word
-from speech3.decode.transcribing import Lines, Meter, Terminal, transcribe_arriving
+from speech3.decode.transcribing import Latencies, Lines, Meter, Terminal, transcribe_arriving
 from speech3.errors import SettingError, Speech3Error
 
 
@@ -95,7 +95,7 @@ def test_another_rate(
         said = capsys.readouterr()
         assert said.out.splitlines()[-1] == "final AB"
         assert ("6000 Hz, resampled to the model's 8000 Hz" in said.err.replace("\n", " ")) == (rate_hz == 6000)
-    with pytest.raises(Speech3Error, match="rate=0: not a sample rate"):
+    with pytest.raises(Speech3Error, match="--rate 0: not a sample rate"):
         follow(plain, SPOKEN, tmp_path, monkeypatch, rate_hz=0)
 
 
@@ -129,11 +129,27 @@ def test_latencies() -> None:
     words = (Word("A", 0.5, 1.05, 1.0), Word("B", 1.05, 2.0, 1.0), Word("C", None, None, None))
     meter.final(Result("A B C", words), 103.5)
     meter.busy_s = 0.3
-    assert meter.final_s == pytest.approx([103.5 - 101.1, 1.5]) and meter.first_s == pytest.approx([0.4, 0.0])
+    latencies = meter.until_final, meter.until_shown
+    assert [each.total_s for each in latencies] == pytest.approx([103.5 - 101.1 + 1.5, 0.4])
+    assert [each.percentile_s(100) for each in latencies] == pytest.approx([103.5 - 101.1, 0.4])
     assert "3.0 s of audio, 2 words" in meter.summary() and meter.summary().endswith("real-time factor 0.100")
     for number in range(31, 5000):
         meter.arrived(number / 10, 100 + number / 10)
     assert len(meter._arrivals) < 1300
+
+
+def test_latencies_take_bounded_memory() -> None:
+    seconds_N = np.random.default_rng(0).gamma(2.0, 0.1, 20_000) - 0.1
+    for count in (1, 2, 3, 20, 21, len(seconds_N)):
+        found = Latencies()
+        for seconds in seconds_N[:count]:
+            found.add(seconds)
+        percentile_s = np.percentile(seconds_N[:count], 95)
+        assert found.percentile_s(95) == pytest.approx(percentile_s, abs=0.001)
+        assert str(found).startswith(f"mean {seconds_N[:count].mean():.2f} s, 95th percentile ")
+    assert found.count == 20_000 and len(found._of_ms) < 2000
+    found.add(1e6)
+    assert max(found._of_ms) == 60_000
 
 
 def test_ctrl_c_ends_the_sound(plain: Path) -> None:

@@ -207,7 +207,7 @@ def test_a_neural_model_of_other_words_is_named(
         rescore(open_lattices(decoded), str(tmp_path / "lower"), tmp_path / "out", RescoreOptions())
     NeuralLm(config, (*units[:3], "A", "AB"), Network(config, np.ones(5)), b"", "").save(tmp_path / "two")
     rescore(open_lattices(decoded), str(tmp_path / "two"), tmp_path / "out", RescoreOptions())
-    assert "two: lacks 1 words of the graph, such as BB; they are <unk>" in capsys.readouterr().err
+    assert "two: lacks 1 word of the graph, such as BB; they are <unk>" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_words_that_the_model_lacks(decoded: Path, tmp_path: Path, capsys: pytes
         rescore(open_lattices(decoded), lacking, tmp_path / "out", RescoreOptions())
     lm = toys.estimate_lm([["A"], ["AB", "A"], ["<unk>", "A"]], 2)
     rescore(open_lattices(decoded), lm_of(tmp_path / "u.arpa", lm), tmp_path / "out", RescoreOptions(nbest=10**4))
-    assert "u.arpa: lacks 1 words of the graph, such as BB; they are scored as <unk>" in capsys.readouterr().err
+    assert "u.arpa: lacks 1 word of the graph, such as BB; they are scored as <unk>" in capsys.readouterr().err
     old = toys.estimate_lm(OLD, 2)
     before = {(row["utterance"], row["words"]): row["cost"] for row in lines_of(decoded / "nbest.jsonl")}
     compared = 0

@@ -108,5 +108,5 @@ def test_what_cannot_be_grouped_is_named(whistlers: Path, gmm: Path, talk: Path,
     with pytest.raises(DataError, match="talk: no utterance has speech"):
         find_speakers(recognizer, silent)
     write_speakers(whistlers, {"s1": identity(BINS)}, {"s1": "s1"})
-    with pytest.raises(MismatchError, match=f"{whistlers}: has the transforms of 1 speakers"):
+    with pytest.raises(MismatchError, match=f"{whistlers}: has the transforms of 1 speaker,"):
         find_speakers(recognizer, data)

@@ -69,6 +69,17 @@ def test_a_speaker_is_remembered_from_call_to_call(recognizer: Recognizer) -> No
     assert recognizer._known.stats["anna"].count > 1.05 * counts[-1]
 
 
+def test_speakers_are_listed_and_can_be_forgotten(recognizer: Recognizer) -> None:
+    wave_S = whistled(*SAID["a-bb"][1])
+    assert recognizer.speakers == ()
+    for speaker in ("bo", "anna", "bo"):
+        recognizer.transcribe(wave_S, RATE_HZ, speaker)
+    assert recognizer.speakers == ("bo", "anna")
+    for _ in range(2):
+        recognizer.forget("bo")
+        assert recognizer.speakers == ("anna",) and list(recognizer._known.transforms) == ["anna"]
+
+
 def test_a_stream_uses_a_transform_from_its_second_segment_on(recognizer: Recognizer) -> None:
     words, segments = SAID["a-bb"]
     stream = recognizer.stream(RATE_HZ)

@@ -126,5 +126,5 @@ def test_utterances_too_short_for_their_phones(model: Path, sounds: dict[str, Pa
     all_feats = dict.fromkeys(texts, feats) | {"u0": feats[:3]}
     alignments, bad = recognizer.align(all_feats, texts)
     assert len(alignments) == 29
-    assert bad == {"u0": "1 outputs (3 frames / 3) are too few for its phones, which need at least 2"}
+    assert bad == {"u0": "1 output (3 frames / 3): too few for its phones, which need at least 2"}
     assert dataclasses.replace(recognizer).clock.subsampling == 3

@@ -1,8 +1,10 @@
 """N-best, lattices, TextGrids and standard input of `speech3 transcribe`, and the same in Python."""
 
 import io
+import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +61,27 @@ def test_the_best_of_two_parts_are_the_cheapest_of_all_pairs() -> None:
     assert best[0].words == parts[0][0].words + parts[1][0].words
 
 
+def test_few_pairs_are_made_of_many_alternatives() -> None:
+    """Costs are quarters, so many pairs are equally good: those of better first parts come first."""
+    rng, read = np.random.default_rng(1), list[float]()
+
+    class Counted(Alternative):
+        @property
+        def cost(self) -> float:
+            read.append(self.acoustic_cost)
+            return self.acoustic_cost
+
+    def some(part: str, count: int) -> list[Alternative]:
+        return [Counted((f"{part}{n}",), cost / 4, 0.0) for n, cost in enumerate(sorted(rng.integers(0, 60, count)))]
+
+    for count in (0, 1, 7, 300):
+        parts = some("a", 300), some("b", count)
+        every = sorted(itertools.product(*parts), key=lambda pair: pair[0].cost + pair[1].cost)[:300]
+        read.clear()
+        assert [each.words for each in _best_pairs(*parts, 300)] == [a.words + b.words for a, b in every]
+        assert len(read) < 5000  # of 180,000
+
+
 def test_words_and_phones_have_the_same_form_as_those_of_the_aligner(model: Path) -> None:
     found = Recognizer.load(model).transcribe(whistled(*SAID["a-bb"][1]), RATE_HZ)
     assert [word.text for word in found.words] == ["A", "BB"]
@@ -91,6 +114,25 @@ def test_lines_of_the_n_best(model: Path, sounds: dict[str, Path]) -> None:
     assert [row[0] for row in rows] == ["1", "2", "3"] and rows[0][2] == "AB"
     costs = [float(row[1]) for row in rows]
     assert costs == sorted(costs)
+
+
+def test_standard_input_that_cannot_be_used_is_explained(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for sound, options, message in (
+        (
+            np.random.default_rng(0).bytes(5000),
+            [],
+            r"not audio.*raw samples \(16 bits, one channel\), pass --rate HZ",
+        ),
+        (b"", [], "standard input: is empty; .*--rate HZ"),
+        (b"12", ["--rate", "0"], "--rate 0: not a sample rate"),
+        (b"12", ["--rate", "16"], "--rate 16: not a sample rate"),
+    ):
+        found = CliRunner().invoke(APP, [str(model), "-", *options], input=sound)
+        assert isinstance(found.exception, Speech3Error) and re.search(message, str(found.exception))
+    monkeypatch.setattr("sys.stdin", None)  # as Python has it after `<&-`
+    for streamed in (False, True):
+        with pytest.raises(SettingError, match="-: standard input is closed; pipe"):
+            transcribe(model, [Path("-")], stream=streamed)
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac", "raw"])

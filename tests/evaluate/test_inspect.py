@@ -88,7 +88,7 @@ def test_of_large_files_only_so_much_is_read(spoilt: Path, monkeypatch: pytest.M
 def test_one_unreadable_utterance_does_not_hide_the_others(spoilt: Path) -> None:
     lines = (spoilt / "feats.scp").read_text().splitlines()
     (spoilt / "feats.scp").write_text("\n".join([*lines, "u9 gone.ark:3"]) + "\n")
-    assert said(spoilt / "feats.scp")["unreadable"].startswith("1 utterances; the first: ")
+    assert said(spoilt / "feats.scp")["unreadable"].startswith("1 utterance; the first: ")
     assert "gone.ark:3" in said(spoilt / "feats.scp")["unreadable"]
     with pytest.raises(Speech3Error, match=r"u9: gone\.ark:3: No such file"):
         said(spoilt / "feats.scp", "u9")

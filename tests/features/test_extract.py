@@ -147,7 +147,7 @@ def test_the_verb(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     assert "20 utterances, 960 frames" in result.stdout
-    assert "1 utterances skipped" in result.stdout
+    assert "1 utterance skipped" in result.stdout
     with pytest.raises(Speech3Error, match=r"nothing: neither a YAML file nor a preset .*fbank40"):
         CliRunner().invoke(app, [*arguments[:3], "nothing"], catch_exceptions=False)
 

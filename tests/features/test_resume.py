@@ -298,7 +298,7 @@ def test_a_process_that_was_killed(
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert "15 of 40 utterances are kept" in stderr
-    assert "39 utterances" in stdout and "1 utterances skipped" in stdout
+    assert "39 utterances" in stdout and "1 utterance skipped" in stdout
     # the first is looked at for the sample rate
     assert (directory / "read").read_text().split() == ["u00", *UTTERANCES[16:]]
     assert (tmp_path / "out" / "skipped.txt").read_text().startswith("u02 u02: shorter than one frame")

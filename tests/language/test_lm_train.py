@@ -171,7 +171,7 @@ def test_texts_that_are_refused(tmp_path: Path, content: bytes, message: str) ->
         ("a b 1.5\n", r"counts:1: not words and a whole number"),
         ("7\n", r"counts:1: not words"),
         ("a <s> 3\n", r"counts:1: <s> or </s> in the middle of `a <s>`"),
-        ("a 3\nb 4\n", r"no 2-grams among the counts; the longest have 1 words: --order 1"),
+        ("a 3\nb 4\n", r"no 2-grams among the counts; the longest have 1 word: --order 1"),
     ],
 )
 def test_counts_that_are_refused(tmp_path: Path, content: str, message: str) -> None:

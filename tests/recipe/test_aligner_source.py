@@ -22,6 +22,7 @@ import speech3 as package
 from speech3.corpora.tiers import read_elan, read_textgrid
 from speech3.errors import SettingError, Speech3Error
 from speech3.hmm.alignment.times import Segment, read_ctm, write_textgrid
+from speech3.language import espeak
 from speech3.recipe.aligner import TextRules, as_written, case_folded
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -205,8 +206,11 @@ def test_the_model_reads_text_as_people_write_it(
     assert process.returncode == 0, process.stderr
     assert "1 of 1 new words pronounced" in process.stderr  # acb is in no transcript
     found = [a for a in read_textgrid(tmp_path / "out" / "one.TextGrid")[0].annotations if a.text]
-    assert [a.text for a in found] == ["ab", "cab", "acb"]
+    assert [a.text for a in found] == ["Ab", "CAB", "acb"]  # as written by the user
+    again = speech3("align", tmp_path / "one.wav", tmp_path / "out", "--model", model, "--text", "AB cab acb")
+    assert again.returncode == 0 and "AB" in (tmp_path / "out" / "one.TextGrid").read_text()
     result = package.Aligner.load(model).align((wave * 32767).astype(np.int16), RATE_HZ, "AB cab. Acb")
+    assert result.text == "AB cab Acb"
     assert [w.start_s for w in result.words] == pytest.approx([a.start_s for a in found], abs=2e-3)
     assert [w.start_s for w in result.words] == pytest.approx([s.start_s for s in said], abs=0.02)
     assert [p.phone for p in result.phones] == list("abcabacb") and result.confidence > 0.5
@@ -230,6 +234,19 @@ def test_the_model_reads_text_as_people_write_it(
                 call(path)
     with pytest.raises(SettingError, match="lexicon=a: graphemes=True"):
         package.Aligner.train(model, lexicon="a", graphemes=True)
+
+
+def test_training_in_python_is_told_of_arguments(
+    corpus: tuple[Path, dict[str, list[Segment]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(espeak, "voices", lambda: ())
+    for keys, message in (
+        ({}, r'where do pronunciations come from.*lang=CODE .*lang="en-us".*lexicon=FILE.*graphemes=True'),
+        ({"lang": "xx"}, "lang=xx: espeak-ng does not know this language.*graphemes=True"),
+    ):
+        with pytest.raises(Speech3Error, match=message) as error:
+            package.Aligner.train(corpus[0], **keys)
+        assert "--" not in str(error.value)
 
 
 def test_words_have_the_letter_case_of_their_transcript() -> None:

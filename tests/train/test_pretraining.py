@@ -256,5 +256,5 @@ def test_an_empty_corpus_and_too_few_recordings_are_named(recordings: Path, tmp_
         pretrain(tmp_path / "empty", tmp_path / "run", _config())
     (tmp_path / "one").mkdir()
     shutil.copyfile(recordings / "r0.wav", tmp_path / "one" / "r0.wav")
-    with pytest.raises(Speech3Error, match="1 utterances are too few: none is left for heldout"):
+    with pytest.raises(Speech3Error, match="1 utterance: too few, none is left for heldout"):
         pretrain(tmp_path / "one", tmp_path / "run", _config())
