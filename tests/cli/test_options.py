@@ -38,7 +38,7 @@ ACT = {
     "g2p train": "--order",
     "g2p apply": "--nbest --reverse",
     "transcribe": "--graph --hot --json --stream",
-    "decode": "--nbest --lattice --mbr --jobs --graph --with --transforms --hot --min-confidence",
+    "decode": "--nbest --lattice --mbr --jobs --graph --with --transforms --words --hot --min-confidence",
     "rescore": "--tune --nbest --ctm --old --jobs",
     "graph": "--add --lm --text --grammar --sentences --lexicon --lang",
     "align": "--lang --lexicon --jobs --corrected",
