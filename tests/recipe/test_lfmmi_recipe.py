@@ -54,6 +54,7 @@ def test_its_steps_come_after_what_they_need(tmp_path: Path):
         assert all(names.index(needed) < names.index(step.name) for needed in step.needs)
     new = {
         *STEPS,
+        "adapted/words",
         "adapted/sat_lfmmi.frames",
         "adapted/sat_lfmmi",
         "adapted/sat_lfmmi.decode",
@@ -126,6 +127,7 @@ def test_a_flat_start_without_gmms_trains_nothing_else_on_senones(tmp_path: Path
         "decode/lda",
         "decode/sat",
         "adapted/features",
+        "adapted/words",
         "adapted/align",
         "adapted/sat.frames",
         "adapted/sat_dnn",
