@@ -258,6 +258,7 @@ def decode(
     more, data = [load_recognizer(other) for other in others or []], read_speech(directory, transcribed=False)[0]
     given = not all(each.features.from_audio for each in (recognizer, *more))
     data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
+    # What speakers are adapted to, if it is known; checked before hours of audio are read.
     models = [each.sat or each for each in (recognizer, *more) if each.sat or each.adapted]
     cut = bool(parts.begins_s)
     known = OtherWords(words, parts.divided(read_text(words), _times_beside(words, cut))) if words else transforms
@@ -265,7 +266,7 @@ def decode(
         option = f"--words {words}" if words else f"--transforms {transforms}"
         raise SettingError(f"{option}: {model} does not adapt to speakers; remove the option")
     if isinstance(known, OtherWords):
-        known.check(data.utterances, models[0].hmm.lexicon)  # before hours of audio are read
+        known.check(data.utterances, models[0].hmm.lexicon)
     forget_passes(out)
     recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out, known)
     # All passes but the last, if the model adapts to speakers.
