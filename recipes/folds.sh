@@ -16,6 +16,9 @@ speech3_options "source was now folds out" "$@"
 out=${out:-exp/folds_$recipe}
 speech3_environment "$root" espeak
 
+if [ -e "$out/parts/$((folds + 1))" ]; then
+    echo "error: --folds $folds: $out has more folds of an earlier run; choose another --out" >&2 && exit 1
+fi
 # The folds, and for each a source: test is the fold, train the others without its sentences.
 [ -e "$out/parts/$folds/wav.scp" ] || speech3 split "$source/train" "$out/parts" "$folds"
 for ((fold = 1; fold <= folds; fold++)); do

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
 from speech3.decode.apply import features_for, features_of_samples, say_skipped
+from speech3.decode.output import utterance_length_s
 from speech3.decode.recognizer import Recognizer
 from speech3.decode.speaker_passes import Transcribed, along_transcripts, speaker_model
 from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
@@ -235,8 +236,11 @@ def _transcripts_for(gmm: TrainedModel, data: DataDir, texts: Mapping[str, str |
 
     They align whole utterances, so long ones take part only by their speakers.
     """
-    long = {key for key, length_s in lengths_s(data).items() if length_s > LONG_UTTERANCE_S}
-    usable = usable_transcripts(texts, gmm.hmm.lexicon, data.utterances.keys() - long, strict=False).words
+    # Recordings that cannot be read count as short: the extraction of their features says so, and how many may be bad.
+    short = [
+        key for key, utterance in data.utterances.items() if utterance_length_s(data, utterance) <= LONG_UTTERANCE_S
+    ]
+    usable = usable_transcripts(texts, gmm.hmm.lexicon, short, strict=False).words
     return Transcribed({key: " ".join(words) for key, words in usable.items()}) if usable else None
 
 
@@ -365,8 +369,7 @@ def _guessed(
     try:
         return by_espeak(hmm, unknown, counts, lang, kept)
     except Speech3Error as error:
-        told = str(error).partition("; or set lexicon=graphemes")[0].replace("lang=", "--lang ", 1)  # not of a recipe
-        raise error.restated(f"{told}; for pronunciations without --lang, use --lexicon FILE") from error
+        raise error.restated(f"{error}; for pronunciations without --lang, use --lexicon FILE") from error
 
 
 def _lay_out(

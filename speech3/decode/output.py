@@ -178,7 +178,9 @@ def cut_long_utterances(data: DataDir, longest_s: float = WHOLE_S) -> tuple[Data
     begins_s: dict[str, dict[str, float]] = {}
     utterances = dict(data.utterances)
     shown = progress(data.utterances.values(), len(data.utterances), "lengths")
-    for utterance, length_s in [(each, length) for each in shown if (length := _length_s(data, each)) > longest_s]:
+    for utterance, length_s in [
+        (each, length) for each in shown if (length := utterance_length_s(data, each)) > longest_s
+    ]:
         try:
             parts = {part.id: part for part in parts_at_pauses(data, utterance, length_s)}
         except audio.AudioError:
@@ -201,7 +203,7 @@ def cut_long_utterances(data: DataDir, longest_s: float = WHOLE_S) -> tuple[Data
     return replace(data, utterances=dict(sorted(utterances.items()))), UtteranceParts(begins_s)
 
 
-def _length_s(data: DataDir, utterance: Utterance) -> float:
+def utterance_length_s(data: DataDir, utterance: Utterance) -> float:
     """The length of an utterance in seconds; 0 if it has no audio that can be read."""
     if utterance.recording not in data.recordings:
         return 0.0

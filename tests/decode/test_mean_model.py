@@ -191,6 +191,15 @@ def test_transcripts_that_gmms_cannot_use_do_not_end_an_alignment(
     assert not found.aligned.alignments and set(found.aligned.bad) == set(SAID)
 
 
+def test_a_recording_that_cannot_be_read_is_left_out_of_an_alignment(
+    members: list[Path], data: Path, tmp_path: Path
+) -> None:
+    name = next(iter(SAID))
+    (tmp_path / f"{name}.wav").write_bytes(b"")
+    found = find_alignment(load_recognizer(members[1]), read_datadir(data), tmp_path / "ali", 1, tolerant=True)
+    assert set(found.aligned.alignments) == set(SAID) - {name} and set(found.aligned.bad) == {name}
+
+
 def test_features_of_a_decoding_are_found_again(members: list[Path], mean: Path, data: Path, tmp_path: Path) -> None:
     """For the times of words in rescored lattices."""
     given = read_datadir(data)

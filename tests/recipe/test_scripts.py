@@ -116,3 +116,7 @@ def test_folds_have_neither_speakers_nor_sentences_of_their_training(tmp_path: P
     calls = (tmp_path / "calls").read_text().splitlines()
     assert [call.split()[6:] for call in calls] == [["a=1", "b=2"]] * 3 + [["a=3"]] * 3
     assert "WER 0.00" in process.stdout
+    # Fewer folds beside those of an earlier run would be pooled with them.
+    command[command.index("3")] = "2"
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 1 and f"error: --folds 2: {out} has more folds of an earlier run" in process.stderr
