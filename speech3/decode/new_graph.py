@@ -250,8 +250,6 @@ def _pronounced(
         why = str(error)
         if isinstance(error, DataError):  # its remedy is for recipes
             why = why.removesuffix(f"; {error.remedy}")
-        elif isinstance(error, SettingError):  # of an unknown language; the rest of its remedy is for recipes
-            why = why.partition("; or set lexicon=graphemes")[0].replace("lang=", "--lang ", 1)
         raise error.restated(
             f"{listed(unknown)}: no pronunciation, and none can be guessed: {why}; pass them with --lexicon FILE"
             f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if espeak else ''}"

@@ -139,17 +139,18 @@ def by_espeak(
         Espeak-ng is not installed, does not know the language, or pronounces too few words of the lexicon; or most of
         the text cannot be pronounced.
     """
-    if not words:
-        voice_of(lang)  # reject an unknown code, although it is not used
-        return NONE
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / f"{lang}-lexicon.txt"
-        prons = hmm.lexicon.pronunciations
-        write_text(path, "".join(f"{pron.word} {' '.join(_plain(hmm.lexicon, pron))}\n" for pron in prons))
         try:
+            if not words:
+                voice_of(lang)  # reject an unknown code, although it is not used
+                return NONE
+            prons = hmm.lexicon.pronunciations
+            write_text(path, "".join(f"{pron.word} {' '.join(_plain(hmm.lexicon, pron))}\n" for pron in prons))
             found = guess_pronunciations(words, counts, path, lang, spelled=False, kept=kept)
-        except Speech3Error as error:
-            raise error.restated(str(error).replace(str(path), _ITS_LEXICON)) from error
+        except Speech3Error as error:  # of verbs, which have an option --lang and no key `lexicon`
+            told = str(error).replace(str(path), _ITS_LEXICON).partition("; or set lexicon=graphemes")[0]
+            raise error.restated(told.replace("lang=", "--lang ", 1)) from error
     how = found.by.replace(path.name, _ITS_LEXICON)
     return _guesses(hmm, found.guessed, how, found.unpronounced)
 
