@@ -385,7 +385,7 @@ class TrainingConfig(Config):
 
     @property
     def last_is_best(self) -> bool:
-        """Whether the last epoch counts as the best, whatever its held-out loss (`speech3.train.schedule`)."""
+        """Whether the last epoch counts as the best, whatever its held-out loss (`speech3.train.rundir`)."""
         return self.group_lasso > 0 or (self.objective == "lfmmi" and self.schedule == "cosine")
 
     def sequence_of(self, model: LstmConfig) -> int:

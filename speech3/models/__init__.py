@@ -13,6 +13,7 @@ from speech3.runtime.door import door
 if TYPE_CHECKING:
     from speech3.models.base import (
         AcousticModel as AcousticModel,
+        OnlineNetwork as OnlineNetwork,
         Reconstruction as Reconstruction,
         SmoothedCrossEntropy as SmoothedCrossEntropy,
         cross_entropy as cross_entropy,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
         use_gemm_library as use_gemm_library,
     )
     from speech3.models.lstm import Lstm as Lstm
-    from speech3.models.online import OnlineNetwork as OnlineNetwork
     from speech3.models.onnx import OnnxNetwork as OnnxNetwork, to_onnx as to_onnx
     from speech3.models.registry import (
         build as build,

@@ -35,7 +35,8 @@ BF16_WORTH_IT = 1.2  # how much faster bf16 must be than float32 for ``training.
 Product = Literal["onednn", "stock"]
 _chosen: Product | None = None
 _ROWS = 64  # rows that are summed in the type of the values; these sums are then added up in float64
-_jit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})  # NaN stays NaN
+# No flag that lets the compiler assume that there are no NaNs, or reorder sums that round.
+float_jit = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})
 
 
 def gemm_library() -> Product:
@@ -273,7 +274,7 @@ class _Rectified(torch.autograd.Function):
         return dy_BTD, dgain, dbias, None, None, None, dx_BTD, None
 
 
-@_jit
+@float_jit
 def _moments(y_BTD, rectify):  # type: ignore[no-untyped-def]
     """Sums of r - shift and of its square, and shift, which is one of the rows, so that little of the sums cancels."""
     chunks, times, units = y_BTD.shape
@@ -300,7 +301,7 @@ def _moments(y_BTD, rectify):  # type: ignore[no-untyped-def]
     return sum_D, square_D, shift_D
 
 
-@_jit
+@float_jit
 def _apply(y_BTD, scale_BD, offset_BD, norm_first, x_BTD, share, z_BTD):  # type: ignore[no-untyped-def]
     """Compute z; scale and offset have one row per chunk, or one for all."""
     chunks, times, units = y_BTD.shape
@@ -322,7 +323,7 @@ def _apply(y_BTD, scale_BD, offset_BD, norm_first, x_BTD, share, z_BTD):  # type
                     z_D[d] = (zero if y_D[d] < zero else y_D[d]) * scale_D[d] + offset_D[d] + share * x_D[d]
 
 
-@_jit
+@float_jit
 def _sums(dz_BTD, y_BTD, z_BTD, mean_D, inverse_D, keep_BD):  # type: ignore[no-untyped-def]
     """Sums of g' and of g' r'."""
     chunks, times, units = y_BTD.shape
@@ -352,7 +353,7 @@ def _sums(dz_BTD, y_BTD, z_BTD, mean_D, inverse_D, keep_BD):  # type: ignore[no-
     return sum_D, product_D
 
 
-@_jit
+@float_jit
 def _back(dz_BTD, y_BTD, z_BTD, factor_BD, slope_D, level_D, dy_BTD):  # type: ignore[no-untyped-def]
     """Compute dy = factor dz - slope r - level, through ReLU."""
     chunks, times, units = y_BTD.shape

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from speech3.config import LstmConfig
 from speech3.frames import RecurrentChunks, SequenceInputs
-from speech3.models.base import AcousticModel
+from speech3.models.base import AcousticModel, spans
 from speech3.models.clipped import clipped_lstm
 from speech3.models.dnn import Dropout, Hidden, add_outputs, norm, outputs_of, windows_of
 from speech3.models.layers import Linear
-from speech3.models.online import spans
 
 State = tuple[Tensor, Tensor]  # h (B, R) and c (B, C) of a layer, forward in time
 

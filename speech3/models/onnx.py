@@ -33,12 +33,11 @@ from torch import Tensor, nn
 
 from speech3.errors import FormatError, MachineError, MismatchError, MissingError
 from speech3.hmm import LARGEST_PSEUDO
-from speech3.models.base import AcousticModel, check_features
+from speech3.models.base import AcousticModel, check_features, spans
 from speech3.models.cnn import Cnn, Convolution
 from speech3.models.dnn import Dnn, Hidden
 from speech3.models.layers import BatchNorm
 from speech3.models.lstm import Cells, Lstm
-from speech3.models.online import spans
 from speech3.models.tdnn import AffineFront, FactoredLayer, Tdnn, TdnnLstm, TimeDelay
 
 if TYPE_CHECKING:

@@ -103,11 +103,28 @@ class NormalizedConvolution(nn.Module):
         return rectified(y_BTKC.flatten(1, 2), self.norm, norm_first=True).view(y_BTKC.shape)
 
 
-def front_of(config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> AffineFront | ConvolutionalFront:
-    """The first layers for the family of `config`."""
-    if isinstance(config, CnnTdnnConfig):
-        return ConvolutionalFront(config, feat_dim, generator)
-    return AffineFront(config, feat_dim, generator)
+class TimeDelay(nn.Module):
+    """The first layers and the factored layers of a time-delay network; (B, T, F) frames to (B, T', width).
+
+    `before`, `after`: frames of context before and after the frame that an output is centred on.
+    """
+
+    def __init__(self, config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.front: AffineFront | ConvolutionalFront
+        if isinstance(config, CnnTdnnConfig):
+            self.front = ConvolutionalFront(config, feat_dim, generator)
+        else:
+            self.front = AffineFront(config, feat_dim, generator)
+        self.layers = nn.ModuleList(FactoredLayer(config, each, generator) for each in config.layer_bottlenecks)
+        reach = config.layers * config.context * STEP
+        self.before, self.after = self.front.before + reach, self.front.after + reach
+
+    def forward(self, x_BTF: Tensor) -> Tensor:
+        x_BTD: Tensor = self.front(x_BTF)
+        for layer in self.layers:
+            x_BTD = layer(x_BTD)
+        return x_BTD
 
 
 class Tdnn(AcousticModel):
@@ -117,12 +134,9 @@ class Tdnn(AcousticModel):
 
     def __init__(self, config: TdnnConfig, feat_dim: int, num_senones: int, generator: torch.Generator) -> None:
         super().__init__(config, feat_dim, num_senones)
-        self.front = front_of(config, feat_dim, generator)
-        self.layers = nn.ModuleList(
-            FactoredLayer(config, bottleneck, generator) for bottleneck in config.layer_bottlenecks
-        )
-        self.left_context = self.front.before + config.layers * config.context * STEP - self.center
-        self.right_context = self.front.after + config.layers * config.context * STEP - self.center
+        before = TimeDelay(config, feat_dim, generator)
+        self.front, self.layers = before.front, before.layers
+        self.left_context, self.right_context = before.before - self.center, before.after - self.center
         self.prefinal = Prefinal(config, generator)
         self.output = Linear(config.prefinal, num_senones)
         outputs = [self.output]
@@ -269,26 +283,6 @@ class Prefinal(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return rectified(self.affine(x_BTD), self.norm)
-
-
-class TimeDelay(nn.Module):
-    """The first layers and the factored layers of a time-delay network; (B, T, F) frames to (B, T', width).
-
-    `before`, `after`: frames of context before and after the frame that an output is centred on.
-    """
-
-    def __init__(self, config: TdnnConfig, feat_dim: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.front = front_of(config, feat_dim, generator)
-        self.layers = nn.ModuleList(FactoredLayer(config, each, generator) for each in config.layer_bottlenecks)
-        reach = config.layers * config.context * STEP
-        self.before, self.after = self.front.before + reach, self.front.after + reach
-
-    def forward(self, x_BTF: Tensor) -> Tensor:
-        x_BTD: Tensor = self.front(x_BTF)
-        for layer in self.layers:
-            x_BTD = layer(x_BTD)
-        return x_BTD
 
 
 class TdnnLstm(Lstm):

@@ -1,8 +1,8 @@
 """A training run: connects frames, model and engine.
 
 `run` trains: `checks` refuses configs that do not fit, `parts` makes what a worker computes with, `rundir` is the
-directory of a run, its state and its records, `schedule` the learning rate, `init`
-starts from another model, `card` writes the model card. `curves` reads what runs have recorded; `simulation` trains
+directory of a run, its state with the schedule, and its records, `init` starts from another model, `card` writes the
+model card. `curves` reads what runs have recorded; `simulation` trains
 with simulated workers; `unlabelled` trains without transcripts; `phone_errors` is the phone error rate on
 held-out utterances. `neural_lm` trains neural language models.
 """

@@ -42,7 +42,7 @@ from speech3.errors import MOST_BAD, DataError, TrainingError
 from speech3.frames import PackedFrames
 from speech3.hmm import load_outputs
 from speech3.io import load_tensors, save_tensors
-from speech3.models import gemm_library, network_tensors, use_gemm_library
+from speech3.models import BatchNorm, gemm_library, network_tensors, use_gemm_library
 from speech3.runtime import (
     Interrupt,
     Metrics,
@@ -76,16 +76,19 @@ from speech3.train.phone_errors import phone_errors
 from speech3.train.rundir import (
     RunDirectory,
     RunState,
+    Schedule,
+    advance,
     copy_model_files,
     epoch_record,
     epoch_words,
+    mean_of,
     progress_record,
     progress_text,
     share_left_out,
 )
-from speech3.train.schedule import Schedule, advance, estimate_statistics, mean_of
 
 _FRAMES = 2400  # in a minibatch: 16 chunks of 150, a whole vector for the objectives of sequences
+_MINIBATCHES = 100  # for the statistics of batch normalisation
 _PROGRESS_S = 10.0  # between two progress records within an epoch
 
 
@@ -149,6 +152,31 @@ def evaluate(model: nn.Module, heldout: Source, loss: Loss) -> tuple[float, floa
     if left_out:
         check_left_out("held-out data", frames, left_out)
     return loss_sum / frames, correct / frames
+
+
+@torch.no_grad()
+def estimate_statistics(model: nn.Module, parts: WorkerParts, epoch: int) -> None:
+    """Set the statistics of batch normalisation to their means over the first minibatches of an epoch.
+
+    The mean of the parameters after several epochs is another network, so its statistics are estimated anew.
+    Everything else computes as in evaluation: without dropout, as in Kaldi's ``RecomputeStats``, and without changing
+    parameters.
+    """
+    norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
+    if not norms:
+        return
+    model.eval()
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.train()
+    count = min(_MINIBATCHES, len(parts.source))
+    for number in progress(range(count), count, "statistics of the mean"):
+        for norm in norms:
+            norm.momentum = 1 / (number + 1)  # the running mean is then the mean of all minibatches so far
+        model(parts.source.draw(epoch, number)[0])
+    for norm, momentum in zip(norms, before, strict=True):
+        norm.momentum = momentum
+    model.eval()
 
 
 def train(config: TrainConfig, out: Path | str, *, restart: bool = False) -> dict[str, Any]:
@@ -353,7 +381,10 @@ class _Run:
             self.board.write(record)
 
     def average(self) -> None:
-        """Evaluate the mean of the last epochs; if it is no worse than the best epoch, it becomes the result."""
+        """Evaluate the mean of the last epochs; if it is no worse than the best epoch, it becomes the result.
+
+        Polyak and Juditsky 1992; Izmailov et al. 2018.
+        """
         if not self.config.training.average:
             return
         files = self.directory.epochs()

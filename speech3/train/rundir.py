@@ -1,16 +1,24 @@
-"""The directory of a training run: its files and records, and how a run is resumed from them.
+"""The directory of a training run: its state, with the schedule of the learning rate, its files, and its records.
 
 ``run.json`` (the identity of the run), ``metrics.jsonl`` (one record per epoch, and progress records if it is long),
 ``checkpoints/`` (the last few, each sufficient to resume from; with ``training.average`` also the model's tensors after
 the last epochs, a file of their own for each epoch), ``model.safetensors`` (the result; exists only when the run is
 finished), and the files that make the directory of a trained network self-contained: the meaning of its outputs, and
 the features that it reads.
+
+Of the schedules ``halving`` is "newbob" as in Kaldi's nnet1 (steps/nnet/train_scheduler.sh): once held-out
+cross-entropy decreases by less than ``halve_below`` (relative) in an epoch, the rate is halved in every epoch until it
+decreases by less than ``stop_below``; an epoch that makes the model worse is undone. ``exponential`` decays to
+``final_rate`` of the first rate (Senior et al. 2013), ``cosine`` to zero (Loshchilov and Hutter 2017). With ``warmup``
+each rises from a tenth first. The best epoch is the one with the lowest held-out loss (frame accuracy may still rise
+while the model becomes more confident in its errors); for LF-MMI with ``cosine``, and with group lasso, the last one.
 """
 
 import json
+import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,7 +28,7 @@ import numpy as np
 
 from speech3.config import TrainingConfig
 from speech3.engine import Progress, ShardReport, rate_of
-from speech3.errors import OccupiedError, Speech3Error
+from speech3.errors import MismatchError, OccupiedError, Speech3Error
 from speech3.hmm import load_outputs
 from speech3.io import (
     CARD_FILE,
@@ -41,13 +49,12 @@ from speech3.io import (
 )
 from speech3.runtime import locked_directory, read_json, read_metrics, say, write_json, write_text
 from speech3.train.curves import staleness_mean, staleness_p95
-from speech3.train.schedule import KIND, Schedule
 
 GRAPHS = (GRAPH_DIR, TUNING_GRAPH_DIR)
-_KIND = "nn-checkpoint"
+_LEAST = 1e-9  # lower bound of a cross-entropy used as a divisor
+_KIND, KIND = "nn-checkpoint", "nn-epoch"  # of files with a checkpoint, and with an epoch's parameters
 _WORKERS = "training.workers"  # may change when a run is resumed: where a GPU has failed, the others continue
 _EPOCH = "parameters-"  # name of the file of an epoch's parameters, before the number
-_TUNED = DECODE_FILE  # written by tuning, valid for one network only
 
 
 def epoch_words(record: dict[str, Any], *, no_better: bool) -> str:
@@ -118,6 +125,33 @@ def _share(source: Path | str, copy: Path | str) -> None:
         os.link(source, copy)
     except OSError:  # another file system, or one without links
         shutil.copyfile(source, copy)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The state of the schedule: the rate of the next epoch, without warm-up and decay, and the best epoch so far (0:
+    none).
+    """
+
+    learning_rate: float
+    halving: bool = False
+    done: bool = False
+    best_loss: float = math.inf
+    best_epoch: int = 0
+
+
+def advance(schedule: Schedule, epoch: int, loss: float, config: TrainingConfig) -> Schedule:
+    """The schedule after `epoch` (counted from 1) ended with held-out `loss`."""
+    best, better = schedule.best_loss, loss < schedule.best_loss or config.last_is_best
+    gain = 1.0 if math.isinf(best) else (best - loss) / max(best, _LEAST)
+    halving = config.schedule == "halving" and (schedule.halving or gain < config.halve_below)
+    return Schedule(
+        learning_rate=schedule.learning_rate / 2 if halving else schedule.learning_rate,
+        halving=halving,
+        done=epoch >= config.max_epochs or (schedule.halving and gain < config.stop_below),
+        best_loss=loss if better else best,
+        best_epoch=epoch if better else schedule.best_epoch,
+    )
 
 
 @dataclass(frozen=True)
@@ -213,7 +247,7 @@ class RunDirectory:
         if restart or (run.exists() and not self.model.exists() and not self._checkpoints()):
             for directory in ("checkpoints", *GRAPHS):
                 shutil.rmtree(self.path / directory, ignore_errors=True)
-            for file in (self.model, self.path / CARD_FILE, self.path / _TUNED, self.metrics, self.times, run):
+            for file in (self.model, self.path / CARD_FILE, self.path / DECODE_FILE, self.metrics, self.times, run):
                 file.unlink(missing_ok=True)
         for torn in (self.path / "checkpoints").glob(".*.tmp"):  # left by a process killed while writing a checkpoint
             torn.unlink(missing_ok=True)
@@ -287,6 +321,24 @@ class RunDirectory:
         kept = [record for record in kept if record.get("event") not in of_an_epoch or record["epoch"] < epoch]
         if len(kept) != len(records):
             write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def mean_of(paths: Sequence[Path]) -> dict[str, np.ndarray]:
+    """The mean of the tensors of some files, summed in float64; an error names a file that is damaged or has other
+    tensors.
+    """
+    first, _ = load_tensors(paths[0], KIND)
+    sums = {name: np.asarray(array, np.float64) for name, array in first.items()}
+    for path in paths[1:]:
+        tensors, _ = load_tensors(path, KIND)
+        if {name: array.shape for name, array in tensors.items()} != {n: a.shape for n, a in first.items()}:
+            raise MismatchError(
+                f"{path}: cannot be averaged with {paths[0].name}: it has other tensors, so it is of another model; "
+                f"begin again with --restart"
+            )
+        for name, array in tensors.items():
+            sums[name] = sums[name] + array
+    return {name: np.asarray(total / len(paths), first[name].dtype) for name, total in sums.items()}
 
 
 def _without_workers(identity: dict[str, Any]) -> dict[str, Any]:

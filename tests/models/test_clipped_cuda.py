@@ -4,6 +4,8 @@ Whether a kernel is interpreted is settled when it is defined, so the interprete
 run as a program.
 """
 
+import importlib
+
 import pytest
 import torch
 from torch import Tensor
@@ -38,12 +40,12 @@ def results(device: str, shape: tuple[int, ...], clip: float, *, peep: bool, pro
 
 def compare(device: str) -> None:
     """Kernels and plain steps, to rounding; more cells than a program takes, so that the last one is not full."""
-    triton_steps = clipped._triton_steps()
-    assert triton_steps is not None
+    triton_step_of = clipped._triton_step_of()
+    assert triton_step_of is not None
     for clip, peep, proj in ((0.2, False, 0), (0.2, True, 12), (float("inf"), True, 0)):
         found, expected = [], []
-        for steps, into in ((triton_steps, found), (None, expected)):
-            clipped._fast_steps = lambda x, steps=steps: steps
+        for step_of, into in ((triton_step_of, found), (None, expected)):
+            clipped._fast_steps = lambda x, step_of=step_of: step_of
             into += results(device, (5, 7, 6, 45), clip, peep=peep, proj=proj)
         share = (expected[2].abs() == clip).double().mean()
         assert share == 0 if clip == float("inf") else 0.05 < share < 0.95, f"{share} of the cells are clipped"
@@ -57,8 +59,8 @@ def not_finite(device: str) -> None:
     bias_C = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 1e-20, 88.0, -200.0], device=device)
     zero, weights = bias_C.new_zeros(1, len(bias_C)), bias_C.new_zeros(4 * len(bias_C), len(bias_C))
     outputs = []
-    for steps in (clipped._triton_steps(), None):
-        clipped._fast_steps = lambda x, steps=steps: steps
+    for step_of in (clipped._triton_step_of(), None):
+        clipped._fast_steps = lambda x, step_of=step_of: step_of
         outputs.append(clipped_lstm(zero[None], zero, zero, weights, weights, bias_C.repeat(4), clip=2.0)[0])
     torch.testing.assert_close(*outputs, rtol=1e-6, atol=0, equal_nan=True)
     assert outputs[0].isnan().sum() == 1
@@ -76,7 +78,7 @@ def test_kernels_compile_for_a_gpu(kernel, peep):
 
     if "nvidia" not in triton.backends.backends:
         pytest.skip("this Triton compiles for no GPU of NVIDIA's")
-    function = getattr(clipped._triton_steps(), kernel)
+    function = getattr(importlib.import_module("speech3.models.clipped_cuda"), kernel)
     scalars = {"HAS_PEEP": "constexpr", "BLOCK": "constexpr", "limit": "fp32"}
     scalars |= dict.fromkeys(("t", "count", "cells"), "i32")
     source = triton.compiler.ASTSource(

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from speech3.config import ModelConfig, parse
-from speech3.models.base import logits
+from speech3.models.base import OnlineNetwork, logits
 from speech3.models.lstm import Lstm
-from speech3.models.online import OnlineNetwork
 from speech3.models.registry import build
 
 F, S = 12, 7

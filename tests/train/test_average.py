@@ -11,8 +11,8 @@ from speech3.io.checkpoint import load_tensors, save_tensors
 from speech3.runtime import read_metrics
 from speech3.train import run as run_module, train
 from speech3.train.parts import make_parts
-from speech3.train.rundir import RunDirectory
-from speech3.train.schedule import KIND, estimate_statistics, mean_of
+from speech3.train.run import estimate_statistics
+from speech3.train.rundir import KIND, RunDirectory, mean_of
 
 
 @pytest.fixture(scope="module")

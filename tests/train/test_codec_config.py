@@ -7,8 +7,7 @@ from speech3.config import CodecConfig, SimulationConfig, TrainConfig, TrainingC
 from speech3.engine.interface import Progress
 from speech3.engine.trainer import check_workers
 from speech3.errors import Speech3Error
-from speech3.train.rundir import RunState, epoch_record
-from speech3.train.schedule import Schedule
+from speech3.train.rundir import RunState, Schedule, epoch_record
 
 
 def test_a_codec_by_its_name():

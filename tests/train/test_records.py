@@ -4,8 +4,7 @@ import pytest
 
 from speech3.config import TrainingConfig
 from speech3.engine.interface import Progress
-from speech3.train.rundir import RunState, epoch_record, epoch_words, progress_text
-from speech3.train.schedule import Schedule
+from speech3.train.rundir import RunState, Schedule, epoch_record, epoch_words, progress_text
 
 
 @pytest.mark.parametrize(

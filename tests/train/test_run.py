@@ -25,8 +25,7 @@ from speech3.runtime import read_metrics
 from speech3.runtime.files import write_text
 from speech3.train import run as run_module, train
 from speech3.train.parts import log_priors
-from speech3.train.rundir import RunDirectory, RunState
-from speech3.train.schedule import Schedule
+from speech3.train.rundir import RunDirectory, RunState, Schedule
 
 DIM, SENONES = 6, 6
 

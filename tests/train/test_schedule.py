@@ -5,8 +5,7 @@ import pytest
 
 from speech3.config import TrainingConfig
 from speech3.engine.trainer import rate_of
-from speech3.train.rundir import RunDirectory, RunState
-from speech3.train.schedule import Schedule, advance
+from speech3.train.rundir import RunDirectory, RunState, Schedule, advance
 
 
 def _course(losses, **keys):
