@@ -1,7 +1,7 @@
 """What was achieved: error rates, their intervals, and reports about corpora, models and runs.
 
-`wer` aligns and counts, with bootstrap intervals and paired tests; `text` and `formats` read references and
-hypotheses; `confidence` and `boundaries` judge confidences and times. `page` is the HTML report, with `figures` and
+`wer` aligns and counts, with bootstrap intervals and paired tests, and judges confidences; `text` and `formats` read
+references and hypotheses; `boundaries` judges times. `page` is the HTML report, with `figures` and
 `html`; `comparison` lays runs beside each other; `run_watch` follows one in a terminal; `inspection` and `picture`
 show a file; `doctor` examines the machine.
 """
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
         write_curves as write_curves,
         write_throughput as write_throughput,
     )
-    from speech3.evaluate.confidence import (
-        confidence_lines as confidence_lines,
-        reliability_beside as reliability_beside,
-    )
     from speech3.evaluate.doctor import environment_facts as environment_facts, examine_machine as examine_machine
     from speech3.evaluate.figures import AlignedUtterance as AlignedUtterance, write_histograms as write_histograms
     from speech3.evaluate.html import encode_clip as encode_clip
@@ -53,7 +49,7 @@ if TYPE_CHECKING:
     )
     from speech3.evaluate.picture import write_picture as write_picture
     from speech3.evaluate.run_watch import watch as watch
-    from speech3.evaluate.tables import write_scores as write_scores
+    from speech3.evaluate.tables import confidence_lines as confidence_lines, write_scores as write_scores
     from speech3.evaluate.text import (
         ERROR_RATES as ERROR_RATES,
         PHONE_CLASSES as PHONE_CLASSES,
@@ -69,6 +65,7 @@ if TYPE_CHECKING:
         PairedTest as PairedTest,
         Score as Score,
         paired_test as paired_test,
+        reliability_beside as reliability_beside,
         score as score,
     )
 else:

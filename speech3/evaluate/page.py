@@ -9,11 +9,10 @@ from typing import Any
 
 from speech3.errors import MissingError, counted
 from speech3.evaluate import figures, html
-from speech3.evaluate.confidence import Reliability
 from speech3.evaluate.figures import AlignedUtterance, Line, draw_accuracy, draw_staleness, time_unit
 from speech3.evaluate.html import Clip, escape
 from speech3.evaluate.tables import UNITS, per_cent
-from speech3.evaluate.wer import ErrorCounts, Metric, Score, Utterance, paired_test
+from speech3.evaluate.wer import ErrorCounts, Metric, Reliability, Score, Utterance, paired_test
 from speech3.models import parameters_of
 from speech3.runtime import write_text
 from speech3.train import Asynchrony, asynchrony, curve_of

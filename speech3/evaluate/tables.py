@@ -1,4 +1,4 @@
-"""A score as plain text: summary, tables by speaker and utterance, confusions, alignments; and in model cards."""
+"""A score as text: summary, tables by speaker and utterance, confusions, alignments, confidences; and in model cards."""
 
 import math
 import unicodedata
@@ -10,7 +10,7 @@ import jiwer
 
 from speech3.data import normalize_text
 from speech3.errors import listed
-from speech3.evaluate.wer import ErrorCounts, Metric, PairedTest, Score, Utterance
+from speech3.evaluate.wer import ErrorCounts, Metric, PairedTest, Reliability, Score, Utterance
 from speech3.io import CARD_FILE, DECODE_FILE
 from speech3.runtime import check_output, to_one_form, write_text
 
@@ -183,6 +183,18 @@ def paired_test_lines(test: PairedTest, first: str, other: str) -> str:
         f"WER of {other} minus WER of {first}: {100 * test.difference:+.2f} [{low:+.2f}, {high:+.2f}]\n"
         f"p = {test.p_value:.4f}, matched-pairs randomisation test over {test.units}\n{test.verdict(first, other)}"
     )
+
+
+def confidence_lines(found: Reliability) -> str:
+    of = f"of the confidences of {found.words} words"
+    head = f"NCE {found.nce:.3f}  {of}, {100 * found.correct:.2f} % of them correct"
+    if found.why_no_nce:
+        head = f"NCE none  {of}: it is not defined where {found.why_no_nce}"
+    rows = (
+        f"{each.low:.1f} to {each.high:.1f}  {each.words:6}  {each.confidence:.3f}  {each.correct:.3f}"
+        for each in found.bins
+    )
+    return "\n".join([head, "confidence    words    mean  correct", *rows])
 
 
 def check_details(directory: Path, inputs: Iterable[Path | None]) -> None:

@@ -1,4 +1,4 @@
-"""Word and character error rates, counted by jiwer, with 95 % intervals and paired tests.
+"""Word and character error rates, counted by jiwer, with 95 % intervals and paired tests; how good confidences are.
 
 The total of errors is the Levenshtein distance and thus unique; if several alignments are equally short, the split into
 substitutions, deletions and insertions is jiwer's choice (that of Kaldi and sclite may differ).
@@ -10,6 +10,15 @@ systems were equal, the difference of their errors on a unit could as well have 
 S. Cox, "Some statistical issues in the comparison of speech recognition algorithms", ICASSP 1989, use its normal
 approximation).
 
+Confidences are judged by a reliability table, and by normalised cross-entropy (NIST's sclite). H is the cross-entropy
+of a recogniser that gives every word the same confidence, the share of correct words. NCE is the fraction of H by which
+the confidences c reduce the cross-entropy:
+
+    NCE = (H + sum over correct words of log2 c + sum over wrong words of log2 (1 - c)) / H
+
+It is 1 at best, 0 for that constant confidence, and negative for confidences that are worse. The words are those of the
+hypothesis: substitutions and insertions are wrong.
+
 Axes: U units (utterances or speakers), R resamples, C columns of counts.
 """
 
@@ -17,19 +26,23 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Literal
 
 import jiwer
 import numpy as np
 
 from speech3.data import lower_case, normalize_text, words_with_sharp_s
-from speech3.errors import DataError, MismatchError, MissingError
+from speech3.errors import DataError, MismatchError, MissingError, Speech3Error
 from speech3.evaluate.text import characters, scored_words
+from speech3.hmm import Segment, read_ctm
 
 RESAMPLES = 10_000
 _CHUNK = 2_000_000  # numbers drawn at a time, to limit memory
 FEW_SPEAKERS = 6  # with 5 units no randomisation test can reach p < 0.05: 2 to the power of 1 - 5 is 0.0625
 _BLOCK = 1000  # utterances
+_MIN_CONFIDENCE = 5e-4  # of a word, and of its being wrong: 0.000 and 1.000 in a CTM are rounded values
+_BINS = 10  # of confidences, of equal widths
 Metric = Literal["WER", "CER", "PER"]  # the phone error rate is a word error rate whose words are classes of phones
 Operation = Literal["equal", "substitute", "delete", "insert"]
 
@@ -320,7 +333,7 @@ def score(
     )
 
 
-def paired_test(first: Score, other: Score, seed: int = 0, metric: Metric = "WER") -> PairedTest:
+def paired_test(first: Score, other: Score, metric: Metric = "WER") -> PairedTest:
     """Difference in WER or CER of two systems on the same references, with its 95 % interval and p value.
 
     The interval is from a paired bootstrap, p from a matched-pairs randomisation test. The units are speakers if at
@@ -337,8 +350,8 @@ def paired_test(first: Score, other: Score, seed: int = 0, metric: Metric = "WER
     )
     return PairedTest(
         difference=other.counts(metric).rate - first.counts(metric).rate,
-        difference_ci95=difference_interval(first_U, other_U, lengths_U, other_lengths_U, seed),
-        p_value=matched_pairs_p(first_U, other_U, seed),
+        difference_ci95=difference_interval(first_U, other_U, lengths_U, other_lengths_U),
+        p_value=matched_pairs_p(first_U, other_U),
         units=f"{len(lengths_U)} {'speakers' if known else 'utterances'}",
     )
 
@@ -402,3 +415,87 @@ def _rate_interval(
     # Intervals over so few speakers are unreliable, and have no width if the speakers' rates are equal by chance.
     low_alone, high_alone = rate_interval(np.array(errors), np.array(lengths), seed)
     return (min(low, low_alone), max(high, high_alone)), f"{speakers} speakers and {over_utterances}, the wider"
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Words with confidences from `low` to `high`: their number, mean confidence, and the share of correct ones."""
+
+    low: float
+    high: float
+    words: int
+    confidence: float
+    correct: float
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How well confidences predict which words are correct.
+
+    `correct` is the share of correct words. `nce` is NaN if all words are correct, or none: then H is 0. `bins` has
+    only bins with words.
+    """
+
+    words: int
+    correct: float
+    nce: float
+    bins: tuple[Bin, ...]
+
+    @property
+    def why_no_nce(self) -> str:
+        """Why there is no NCE; empty if there is one."""
+        if self.nce == self.nce:
+            return ""
+        return "all words are correct" if self.correct == 1 else "no word is correct" if self.words else "no words"
+
+
+def reliability(confidences: Sequence[float], correct: Sequence[bool]) -> Reliability:
+    """The reliability of confidences (from 0 to 1), given which of the words are correct."""
+    clipped = np.clip(np.asarray(confidences, np.float64), _MIN_CONFIDENCE, 1 - _MIN_CONFIDENCE)
+    right = np.asarray(correct, bool)
+    share = float(right.mean()) if len(right) else float("nan")
+    nce = float("nan")
+    if 0 < share < 1:
+        alone = -len(right) * (share * np.log2(share) + (1 - share) * np.log2(1 - share))
+        nce = float((alone + np.log2(clipped[right]).sum() + np.log2(1 - clipped[~right]).sum()) / alone)
+    place = np.minimum((np.asarray(confidences, np.float64) * _BINS).astype(int), _BINS - 1)
+    rows = []
+    for number in range(_BINS):
+        here = place == number
+        if here.any():
+            mean, good = float(np.asarray(confidences)[here].mean()), float(right[here].mean())
+            rows.append(Bin(number / _BINS, (number + 1) / _BINS, int(here.sum()), mean, good))
+    return Reliability(len(right), share, nce, tuple(rows))
+
+
+def reliability_of(score: Score, tracks: Mapping[str, Sequence[Segment]]) -> Reliability | None:
+    """The reliability of the confidences in a CTM for the words of a score; None if it has none, or other words.
+
+    Utterances whose number of words in the CTM is not the number scored (normalisation may change it) are left out. If
+    they are more than one in twenty, the CTM is taken to be that of another decoding.
+    """
+    confidences: list[float] = []
+    right: list[bool] = []
+    scored = [utterance for utterance in score.utterances if utterance.hyp]
+    used = 0
+    for utterance in scored:
+        words = tracks.get(utterance.name, ())
+        track = [word.confidence for word in words if scored_words(normalize_text(word.label, score.normalize))]
+        known = [each for each in track if each is not None]
+        if len(known) == len(track) == len(utterance.hyp):
+            used += 1
+            confidences += known
+            right += [kind == "equal" for kind, _, hyp in utterance.alignment() if hyp]
+    return reliability(confidences, right) if confidences and used >= 0.95 * len(scored) else None
+
+
+def reliability_beside(score: Score, hypothesis: Path) -> Reliability | None:
+    """The reliability of the CTM beside the text of a hypothesis: ``hyp.ctm`` for ``hyp.txt``; None if none fits it."""
+    path = hypothesis.with_suffix(".ctm")
+    if path == hypothesis or not path.is_file():
+        return None
+    try:
+        tracks = read_ctm(path)
+    except Speech3Error:
+        return None  # not a CTM file that speech3 wrote
+    return reliability_of(score, tracks)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from speech3.evaluate.confidence import confidence_lines, reliability, reliability_beside, reliability_of
 from speech3.evaluate.page import confidence_section
-from speech3.evaluate.wer import score
+from speech3.evaluate.tables import confidence_lines
+from speech3.evaluate.wer import reliability, reliability_beside, reliability_of, score
 from speech3.hmm.alignment.times import Segment, write_ctm
 from speech3.runtime.files import write_text
 
