@@ -18,6 +18,7 @@ from speech3.config import FeatureConfig, ModelConfig, TrainingConfig
 from speech3.corpora import AUDIO, commonvoice, librispeech
 from speech3.data import files_below, lengths_s, read_datadir, sphere_length_s, without_background
 from speech3.errors import Speech3Error
+from speech3.evaluate import tables
 from speech3.features import static_dim
 from speech3.hmm import lfmmi_passes, triphone_leaves
 from speech3.models import build
@@ -252,10 +253,10 @@ def totals_table(expected: dict[str, Cost], plan: Sequence[Plan], e: Experiment)
         total_s, total_size = [a + b for a, b in zip(total_s, times_s, strict=True)], total_size + size
         rows.append(_row(stage, times_s, size))
     rows.append(_row("all", total_s, total_size))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     place = next(path for path in (e.out, *e.out.parents) if path.exists())
-    return "\n".join([*table, f"free on the disk: {_size(shutil.disk_usage(place).free)}", _BASIS, _NO_GPU])
+    return "\n".join(
+        [tables.grid(rows, len(rows[0])), f"free on the disk: {_size(shutil.disk_usage(place).free)}", _BASIS, _NO_GPU]
+    )
 
 
 def _row(stage: str, times_s: Sequence[float], size: float) -> tuple[str, ...]:

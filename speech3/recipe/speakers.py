@@ -18,7 +18,6 @@ OUT/lfmmi_taught                    a network like sat_lfmmi that also learns fr
 import shutil
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -50,7 +49,6 @@ from speech3.hmm import (
     GmmSystem,
     Projected,
     Projection,
-    Transcripts,
     Workers,
     load_gmm,
     load_hmm,
@@ -107,58 +105,42 @@ def spliced_values(features: Path) -> tuple[int, int]:
     return first.shape[1] // (config.deltas + 1), first.shape[1]
 
 
-@dataclass(frozen=True, eq=False)
-class _Material:
-    transcripts: Transcripts
-    feats: ArkReader
-    features: Path
-    speaker_of: Mapping[str, str]
-
-
-def _material(e: Experiment) -> _Material:
-    _, transcripts, feats, features = training_material(e, e.recipe.hmm.features)
-    return _Material(transcripts, feats, features, speakers_of(e.data(e.train)))
-
-
-def _workers(e: Experiment, given: _Material) -> Workers:
-    projected = Projected(given.feats, given.speaker_of)
-    return Workers(given.transcripts.words, projected, e.jobs, given.speaker_of)
-
-
 def train_lda_system(e: Experiment) -> None:
     """Train GMMs on features after LDA and MLLT, from the alignments of the triphones."""
-    given = _material(e)
+    _, transcripts, feats, features = training_material(e, e.recipe.hmm.features)
+    speaker_of = speakers_of(e.data(e.train))
     tri = GmmSystem(load_hmm(e.model("tri")), load_gmm(e.model("tri") / MODEL_FILE), {})
     config = sized_transformed(sized_config(e, tri.hmm.lexicon), e.hours)
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(LDA) / METRICS_FILE)
-    with _workers(e, given) as workers:
+    with Workers(transcripts.words, Projected(feats, speaker_of), e.jobs, speaker_of) as workers:
         realign = partial(train.realign, label="alignment by triphones")
         workers.run(realign, tri.hmm, tri.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
-        found, projection = train_lda(workers, tri, config, spliced_values(given.features), generator, metrics)
-    check_bad({**given.transcripts.bad, **found.failed}, len(given.feats), "training of lda")
-    save_gmms(e, LDA, found, given.features, e.recipe.hmm.features)
+        found, projection = train_lda(workers, tri, config, spliced_values(features), generator, metrics)
+    check_bad({**transcripts.bad, **found.failed}, len(feats), "training of lda")
+    save_gmms(e, LDA, found, features, e.recipe.hmm.features)
     save_projection(e.model(LDA), projection)
 
 
 def train_sat_system(e: Experiment) -> None:
     """Speaker-adaptive training from the system `lda`; the twin for unadapted features is the model's own GMMs."""
-    given, lda = _material(e), e.model(LDA)
+    _, transcripts, feats, features = training_material(e, e.recipe.hmm.features)
+    speaker_of, lda = speakers_of(e.data(e.train)), e.model(LDA)
     first = GmmSystem(load_hmm(lda), load_gmm(lda / MODEL_FILE), {})
     projection = _projection(lda)
     config = sized_transformed(sized_config(e, first.hmm.lexicon), e.hours)
     assert config.sat is not None
     generator, metrics = np.random.default_rng(e.recipe.seed), Metrics(e.model(SAT) / METRICS_FILE)
-    with _workers(e, given) as workers:
+    with Workers(transcripts.words, Projected(feats, speaker_of), e.jobs, speaker_of) as workers:
         workers.run(use_projection, projection, {})
         realign = partial(train.realign, label="alignment by lda")
         workers.run(realign, first.hmm, first.gmm, e.recipe.hmm.beam, e.recipe.hmm.retry_beam)
         found = train_sat(workers, first, config, generator, metrics)
-    check_bad({**given.transcripts.bad, **found.system.failed}, len(given.feats), "training of sat")
-    save_gmms(e, SAT, found.system, given.features, e.recipe.hmm.features)
+    check_bad({**transcripts.bad, **found.system.failed}, len(feats), "training of sat")
+    save_gmms(e, SAT, found.system, features, e.recipe.hmm.features)
     save_projection(e.model(SAT), projection)
     save_adapted(e.model(SAT), found, config.sat, {"features": e.recipe.hmm.features})
-    write_speakers(e.model(SAT), found.estimated.transforms, given.speaker_of)
-    say_speakers(given.speaker_of, found.estimated)
+    write_speakers(e.model(SAT), found.estimated.transforms, speaker_of)
+    say_speakers(speaker_of, found.estimated)
 
 
 def _projection(model: Path) -> Projection:

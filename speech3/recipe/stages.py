@@ -118,6 +118,12 @@ TOO_SHORT = "too_short.json"
 _DRAWN = 4  # random pronunciations drawn for each transcript, so that most of its pronunciations are seen
 
 
+def say_each(what: str, reasons: Mapping[str, str]) -> None:
+    """What became of some utterances, and why."""
+    for utterance, reason in reasons.items():
+        say(f"  {what} {utterance}: {reason}")
+
+
 def make_data(e: Experiment) -> None:
     prepare, lm = CORPORA[e.recipe.corpus], e.recipe.lm
     if e.recipe.units == "sentencepiece" and (lm.arpa or lm.text or lm.grammar):
@@ -168,8 +174,7 @@ def augment_train(e: Experiment) -> None:
     assert e.recipe.augment is not None
     data, out = read_datadir(e.data(e.train)), e.data(e.augmented)
     report = augment_data(data, out, e.recipe.augment, seed=e.recipe.seed, jobs=e.jobs)
-    for utterance, reason in report.skipped.items():
-        say(f"  skipped {utterance}: {reason}")
+    say_each("skipped", report.skipped)
 
 
 def extract_features(e: Experiment, preset: str) -> None:
@@ -178,8 +183,7 @@ def extract_features(e: Experiment, preset: str) -> None:
     for split in e.extracted:
         report = extract(read_datadir(e.data(split)), e.features(preset, split), config, e.jobs, relative=True)
         config = config.model_copy(update={"global_stats": report.config.global_stats})
-        for utterance, reason in report.skipped.items():
-            say(f"  skipped {utterance}: {reason}")
+        say_each("skipped", report.skipped)
 
 
 def extract_augmented(e: Experiment) -> None:
@@ -189,8 +193,7 @@ def extract_augmented(e: Experiment) -> None:
         config = parse(FeatureConfig, read_yaml(path), path).for_training
         data, out = read_datadir(e.data(e.augmented)), e.features(preset, e.augmented)
         report = extract(data, out, config, e.jobs, relative=True)
-        for utterance, reason in report.skipped.items():
-            say(f"  skipped {utterance}: {reason}")
+        say_each("skipped", report.skipped)
 
 
 def training_material(e: Experiment, preset: str) -> tuple[Lexicon, Transcripts, ArkReader, Path]:
@@ -222,8 +225,7 @@ def sized_config(e: Experiment, lexicon: Lexicon) -> HmmConfig:
 def save_gmms(e: Experiment, name: str, system: GmmSystem, features: Path, preset: str) -> None:
     """Write a model directory of GMMs; `features` is the features.yaml of their training data."""
     out = e.model(name)
-    for utterance, reason in system.failed.items():
-        say(f"  not aligned: {utterance}: {reason}")
+    say_each("not aligned:", system.failed)
     system.hmm.save(out)
     shutil.copyfile(features, out / FEATURES_FILE)
     system.gmm.save(out / MODEL_FILE, {"features": preset})
@@ -301,8 +303,7 @@ def align_split(
     # There is a label for each frame; a model with subsampling may have too many at the end, which `pack` cuts off.
     every = recognizer.hmm.subsampling
     write_ark(out / "labels.ark", ((u, segment_labels(a.phones, every * a.starts)) for u, a in alignments.items()))
-    for utterance, reason in bad.items():
-        say(f"  not aligned: {utterance}: {reason}")
+    say_each("not aligned:", bad)
 
 
 def pack_frames(e: Experiment, network: str) -> None:
@@ -353,8 +354,7 @@ def pack_split(
         labels = ChainMap({}, labels, more.labels)  # type: ignore[arg-type]  # as above
         feats = ChainMap({}, feats, more.feats)  # type: ignore[arg-type]
     report = write_frames(out, feats, labels, num_labels, utterances=used, dtype=dtype, info=info)
-    for utterance, reason in report.skipped.items():
-        say(f"  left out {utterance}: {reason}")
+    say_each("left out", report.skipped)
 
 
 def _labels_of(labels: Mapping[str, np.ndarray], originals: Mapping[str, str], utterance: str) -> np.ndarray:
@@ -580,8 +580,7 @@ def _pack(e: Experiment, name: str, split: str, lexicon: Lexicon, transcripts: T
             frames_of[utterance] = frames
         except Speech3Error as error:
             bad[utterance] = str(error)
-    for utterance, reason in bad.items():
-        say(f"  skipped {utterance}: {reason}")
+    say_each("skipped", bad)
     check_bad(bad, len(feats), str(e.data(split)), "cannot be used for training")
     if too_long:
         say(f"  {too_long} of {len(feats)} utterances of {split} are longer than {config.longest_s:g} s: not used here")

@@ -11,7 +11,6 @@ The directory that a step makes is never a user's own, and an earlier result sta
 in order, each on all cores that it can use.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -19,7 +18,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,13 +25,7 @@ from typing import Any
 
 from speech3.data import files_below
 from speech3.errors import MachineError, MissingError, OccupiedError, SettingError, Speech3Error
-from speech3.runtime import (
-    explained_disk_errors,
-    progress,
-    read_json,
-    say,
-    write_json,
-)
+from speech3.runtime import locked_directory, progress, read_json, say, write_json
 
 _READERS = 8  # threads; disks of networks answer slowly
 _FILES, _RECORD = "files", "record.json"  # of a result that was put aside
@@ -257,7 +249,7 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
         contents = {path: digest_of(json.dumps(stamp)) for path, stamp in stamps.items()}
         why = _why(step, out, fingerprint, contents, parents)
         if not why:  # of what the step has used: times of its inputs, and keys that do not count, may differ now
-            fingerprint = read_json(_marker(out, step))["fingerprint"]
+            fingerprint = read_json(_path(out, step.name))["fingerprint"]
         place = stages.index(step.stage)
         if from_stage and place < first and why:
             raise SettingError(f"--from {from_stage}: {step.name} comes before it and must run first ({why})")
@@ -276,9 +268,9 @@ def is_done(steps: Sequence[Step], out: Path, stage: str) -> bool:
 
 
 def _why(step: Step, out: Path, fingerprint: str, inputs: Mapping[str, str], parents: Sequence[Plan]) -> str:
-    if not _marker(out, step).exists():
+    if not _path(out, step.name).exists():
         return "not done yet"
-    done = read_json(_marker(out, step))
+    done = read_json(_path(out, step.name))
     if not _is_whole(done):
         return "its record is of another release"
     if done["fingerprint"] != fingerprint and (changes := _changes(done, step, inputs)):
@@ -321,11 +313,11 @@ def _contents(inputs: Mapping[str, str]) -> dict[str, str]:
 
 def _note_times(plan: Plan, out: Path) -> None:
     """Record the times of the inputs of a step that is done, if they are others."""
-    done = read_json(_marker(out, plan.step))
+    done = read_json(_path(out, plan.step.name))
     other = [path for path, stamp in plan.inputs.items() if done["inputs"].get(path) != stamp]
     if other:
         say(f"{', '.join(other)}: other times, the same content as before; what was made from it is kept")
-        write_json(_marker(out, plan.step), {**done, "inputs": plan.inputs, "contents": _contents(plan.inputs)})
+        write_json(_path(out, plan.step.name), {**done, "inputs": plan.inputs, "contents": _contents(plan.inputs)})
 
 
 def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], open_keys: Sequence[str]) -> list[str]:
@@ -350,24 +342,21 @@ def _is_whole(record: Mapping[str, Any]) -> bool:
 
 
 def _path(out: Path, name: str) -> Path:
+    """The record of a finished step."""
     return out / ".done" / f"{name.replace('/', '.')}.json"
 
 
-def _marker(out: Path, step: Step) -> Path:
-    return _path(out, step.name)
-
-
 def _begun(out: Path, step: Step) -> Path:
-    return _marker(out, step).with_suffix(".begun")
+    return _path(out, step.name).with_suffix(".begun")
 
 
 def _known(step: Step, out: Path) -> bool:
-    return any(path.exists() for path in (_marker(out, step), _begun(out, step), _aside(out, step)))
+    return any(path.exists() for path in (_path(out, step.name), _begun(out, step), _aside(out, step)))
 
 
 def _aside(out: Path, step: Step) -> Path:
     """Backup of the previous result, its files and its record, while the step runs again."""
-    return _marker(out, step).with_suffix(".before")
+    return _path(out, step.name).with_suffix(".before")
 
 
 def up_to_date(out: Path, name: str) -> bool:
@@ -389,21 +378,6 @@ def seconds_of(out: Path, name: str) -> float:
     return float(read_json(_path(out, name))["seconds"])
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    with explained_disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        lock_file = (out / ".lock").open("w", encoding="utf-8")
-    with lock_file as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise OccupiedError(
-                f"{out}: another run is using this directory; wait until it ends, or choose another --out"
-            ) from error
-        yield
-
-
 def run_plan(plans: Sequence[Plan], out: Path, first: int = 0, end: int | None = None) -> None:
     """Run the plans from `first` up to `end` in order, skipping steps that are done.
 
@@ -411,7 +385,8 @@ def run_plan(plans: Sequence[Plan], out: Path, first: int = 0, end: int | None =
     raise.
     """
     chosen = list(enumerate(plans, 1))[first:end]
-    with _alone(out):
+    busy = f"{out}: another run is using this directory; wait until it ends, or choose another --out"
+    with locked_directory(out, busy):
         for number, plan in chosen:
             head = f"[{number}/{len(plans)}] {plan.step.name}"
             if not plan.why:
@@ -429,7 +404,7 @@ def _run(plan: Plan, out: Path) -> float:
     try:
         step.run()
     except Speech3Error:
-        if step.owns and put_back(step.owns, _marker(out, step), _aside(out, step)):
+        if step.owns and put_back(step.owns, _path(out, step.name), _aside(out, step)):
             _begun(out, step).unlink()
             say(f"{step.name}: failed; restored the earlier {step.owns}")
         raise
@@ -438,7 +413,7 @@ def _run(plan: Plan, out: Path) -> float:
         raise MachineError(f"{step.name} ended without writing {missing[0]}; please report this")
     seconds = time.monotonic() - start
     record = {**read_json(_begun(out, step)), "seconds": round(seconds, 2), "ended_ns": time.time_ns()}
-    write_json(_marker(out, step), record)
+    write_json(_path(out, step.name), record)
     _begun(out, step).unlink()
     shutil.rmtree(_aside(out, step), ignore_errors=True)
     return seconds
@@ -455,7 +430,7 @@ def _begin(plan: Plan, out: Path) -> None:
     }
     left = read_json(begun) if begun.exists() and not plan.afresh else {}
     killed = all(left.get(key) == record[key] for key in ("fingerprint", "used")) or _continues(left, record, plan.step)
-    marker, aside, owns = _marker(out, plan.step), _aside(out, plan.step), plan.step.owns
+    marker, aside, owns = _path(out, plan.step.name), _aside(out, plan.step), plan.step.owns
     if owns and not killed:
         if left and (changes := _changed_settings(left.get("settings", {}), plan.step.settings, ())):
             say(f"  begins again, as it cannot resume with {', '.join(changes[:_SHOWN])}")

@@ -21,7 +21,7 @@ from speech3.io import Fst
 from speech3.language.lexicon import mark_positions, with_garbage
 from speech3.recipe.experiment import Experiment, open_experiment
 from speech3.recipe.language import _said, error_rate
-from speech3.recipe.negatives import make_data
+from speech3.recipe.more_speech import make_negatives
 
 
 def write_tones(out: Path, texts: dict[str, str], rate_hz: int, pitches_hz: dict[str, float]) -> None:
@@ -60,7 +60,7 @@ def test_utterances_with_a_word_of_the_domain_are_left_out_and_others_resampled(
     texts = {key: said[number % 3] if number % 2 else "hello" for number, key in enumerate(keys)}
     write_tones(others, texts, 2 * RATE_HZ, {key: 1000.0 if texts[key] == "hello" else 2000.0 for key in keys})
     e = experiment(f"negatives={others}", "negatives.share=10")
-    make_data(e)
+    make_negatives(e)
     assert "6 of 12" in capsys.readouterr().err
 
     data = read_datadir(e.data(e.train))
@@ -78,7 +78,7 @@ def test_utterances_with_a_word_of_the_domain_are_left_out_and_others_resampled(
 
 def test_without_a_directory_our_own_speech_is_shuffled(experiment: Callable[..., Experiment]) -> None:
     e = experiment("negatives={}", "negatives.share=4")
-    make_data(e)
+    make_negatives(e)
     kinds = {key.split("-")[2] for key in read_datadir(e.data(e.train)).utterances if key.startswith("neg-")}
     assert kinds == {"noise", "shuffled", "tones", "babble", "silence"}
 
@@ -99,7 +99,7 @@ def test_a_directory_without_other_speech_is_named(
     elif texts is not None:
         (tmp_path / "others").mkdir()
     with pytest.raises(kind, match=named):
-        make_data(experiment(f"negatives={tmp_path / 'others'}"))
+        make_negatives(experiment(f"negatives={tmp_path / 'others'}"))
 
 
 def test_words_spelled_by_letters_and_negatives_exclude_one_another(experiment: Callable[..., Experiment]) -> None:
