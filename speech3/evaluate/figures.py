@@ -322,11 +322,6 @@ def svg(title: str, draw: Callable[[Axes], None], *, about: str = "") -> str:
         return _svg(figure, f"{title} {about}".strip())
 
 
-def curves(title: str, lines: Sequence[Line], x_label: str) -> str:
-    """Lines with a marker for each measurement, as SVG."""
-    return svg(title, lambda axes: draw_lines(axes, lines, x_label))
-
-
 def write_png(path: Path, panels: Sequence[tuple[str, Callable[[Axes], None]]], title: str = "") -> None:
     """Write panels (title, function that draws it) as a PNG in the page's light colours, three in a row."""
     columns = min(len(panels), 3)

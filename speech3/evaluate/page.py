@@ -9,7 +9,7 @@ from typing import Any
 
 from speech3.errors import MissingError, counted
 from speech3.evaluate import figures, html
-from speech3.evaluate.figures import AlignedUtterance, Line, draw_accuracy, draw_staleness, time_unit
+from speech3.evaluate.figures import AlignedUtterance, Line, draw_accuracy, draw_lines, draw_staleness, time_unit
 from speech3.evaluate.html import Clip, escape
 from speech3.evaluate.tables import UNITS, per_cent
 from speech3.evaluate.wer import ErrorCounts, Metric, Reliability, Score, Utterance, paired_test
@@ -78,7 +78,8 @@ def _training(systems: Sequence["System"]) -> str:
         if lines:
             unit, divisor = time_unit(max(max(line.x) for line in lines))
             scaled = [replace(line, x=[t / divisor for t in line.x]) for line in lines]
-            plots.append(figures.curves(title, scaled, f"{'virtual ' * virtual}{unit} of training"))
+            x_label = f"{'virtual ' * virtual}{unit} of training"
+            plots.append(figures.svg(title, partial(draw_lines, lines=scaled, x_label=x_label)))
     parts = [f'<div class="grid">{"".join(f"<figure>{plot}</figure>" for plot in plots)}</div>{_results(systems)}']
     for colour, name in enumerate(trained):
         one = asynchrony(metrics[name])

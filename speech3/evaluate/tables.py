@@ -1,4 +1,4 @@
-"""A score as text: summary, tables by speaker and utterance, confusions, alignments, confidences; and in model cards."""
+"""A score as text: summary, tables of speakers and utterances, confusions, alignments, confidences; in model cards."""
 
 import math
 import unicodedata

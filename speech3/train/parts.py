@@ -29,7 +29,7 @@ from speech3.config import (
     read_yaml,
 )
 from speech3.engine import Loss, WorkerParts, use_precision, use_threads, worker_parts
-from speech3.errors import DataError, MismatchError, MissingError, SettingError, TrainingError
+from speech3.errors import MismatchError, MissingError, SettingError, TrainingError
 from speech3.frames import (
     Chunks,
     FrequencyWarp,
@@ -218,8 +218,6 @@ def open_frames(config: TrainConfig, out: Path) -> dict[str, PackedFrames]:
     packed = {name: open_packed(Path(config.frames) / f"{name}.frames") for name in ("train", "heldout")}
     for frames in packed.values():
         verify_once(frames, out / "verified.json")
-        if not len(frames):
-            raise DataError(f"{frames.path}: holds no frames; pack it again with some utterances")
         if frames.num_senones != expected:
             kind = {
                 "senones": "senones",

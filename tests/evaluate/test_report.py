@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import soundfile
 
 from speech3.errors import Speech3Error
 from speech3.evaluate.doctor import environment_facts
-from speech3.evaluate.figures import AlignedUtterance, Line, curves, draw_accuracy, svg
+from speech3.evaluate.figures import AlignedUtterance, Line, draw_accuracy, draw_lines, svg
 from speech3.evaluate.html import Clip, aligned, encode_clip, escape
 from speech3.evaluate.page import (
     Report,
@@ -156,7 +157,8 @@ def test_an_epoch_done_twice_is_drawn_once(page: tuple[str, Checker]) -> None:
     assert svg("Held-out frame accuracy", lambda axes: draw_accuracy(axes, [curve], "seconds")) in page[0]
     minutes = [400 / 60, 800 / 60, 20]
     heldout, train = Line("dnn, held-out", minutes, [2, 1.8, 1.6]), Line("dnn, train", minutes, [2, 1.75, 1.5], 0, True)
-    assert curves("Loss per frame", [heldout, train], "minutes of training") in page[0]
+    drawn = partial(draw_lines, lines=[heldout, train], x_label="minutes of training")
+    assert svg("Loss per frame", drawn) in page[0]
 
 
 def asynchronous(epochs: int) -> list[dict[str, object]]:

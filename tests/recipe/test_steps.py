@@ -378,9 +378,9 @@ def test_what_a_link_points_to_is_kept(done: Kitchen, tmp_path: Path) -> None:
 
 def test_two_runs_in_one_directory(done: Kitchen) -> None:
     done.config["eat"] = 2
-    with locked_directory(done.out, "busy"):
-        with pytest.raises(Speech3Error, match=f"{done.out}: another run is using this directory"):
-            done.run()
+    busy = pytest.raises(Speech3Error, match=f"{done.out}: another run is using this directory")
+    with locked_directory(done.out, "busy"), busy:
+        done.run()
     assert done.ran == []
     assert done.run() == ["eat"]
 
