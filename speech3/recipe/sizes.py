@@ -43,7 +43,6 @@ from speech3.config import (
 )
 from speech3.errors import SettingError
 from speech3.io import FEATURES_FILE, MODEL_FILE, read_about
-from speech3.models import refuse_mean
 from speech3.runtime import say
 
 LFMMI = "lfmmi"  # the system trained with LF-MMI, and the objective of its training
@@ -203,7 +202,8 @@ def find_starts(recipe: RecipeConfig) -> dict[str, Start]:
 
 
 def _read_start(directory: Path, here: ModelConfig, preset: str, name: str, rate_hz: int | None) -> Start:
-    from speech3.train import FREE_KEYS  # here, because this imports all that training needs
+    from speech3.models import refuse_mean  # here, because these import what training needs
+    from speech3.train import FREE_KEYS
 
     file, prefix = directory / MODEL_FILE, f"{LFMMI}." if name == LFMMI else ""
     about = read_about(file)
