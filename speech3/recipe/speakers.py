@@ -176,13 +176,10 @@ def passes_on_test(
     assert model is not None
     start = time.monotonic()
     silent = silent_in(e.features(e.feature_preset(SAT), "test"))
-    place = partial(_place, out)
-    recognizer, feats = before_last_pass(model, test, speakers_of(e.data("test")), place, e.jobs, silent)
+    recognizer, feats = before_last_pass(
+        model, test, speakers_of(e.data("test")), lambda number: out / PASS.format(number), e.jobs, silent
+    )
     return recognizer, feats, time.monotonic() - start
-
-
-def _place(out: Path, number: int) -> Path:
-    return out / PASS.format(number)
 
 
 def adapted_features(e: Experiment) -> dict[str, tuple[Projected, Path | None]]:
