@@ -1,8 +1,8 @@
 """Files in Kaldi's and OpenFst's formats, checkpoints, and the names of a model's files. No policy.
 
 `ark` reads and writes archives (ark, scp), also compressed ones, and finds their entries by position. `fst` reads and
-writes transducers. `kaldi_object` reads the binary and text forms of Kaldi's objects. `checkpoint` names the files of a
-model directory, and reads and writes tensors with a description (safetensors).
+writes transducers. `kaldi_object` reads the binary and text forms of Kaldi's objects. `checkpoint` holds tensors with a
+description (safetensors). `model_files` names the files of a model directory.
 """
 
 from typing import TYPE_CHECKING
@@ -30,6 +30,21 @@ if TYPE_CHECKING:
         write_mat as write_mat,
     )
     from speech3.io.checkpoint import (
+        load_tensors as load_tensors,
+        read_about as read_about,
+        save_tensors as save_tensors,
+    )
+    from speech3.io.fst import (
+        ARC as ARC,
+        Fst as Fst,
+        FstBuilder as FstBuilder,
+        from_kaldifst as from_kaldifst,
+        read_fst as read_fst,
+        to_kaldifst as to_kaldifst,
+        write_fst as write_fst,
+    )
+    from speech3.io.kaldi_object import KaldiObject as KaldiObject, opened_object as opened_object
+    from speech3.io.model_files import (
         A_DATADIR as A_DATADIR,
         A_GRAPH as A_GRAPH,
         A_LANGUAGE_MODEL as A_LANGUAGE_MODEL,
@@ -54,19 +69,6 @@ if TYPE_CHECKING:
         TUNING_FILE as TUNING_FILE,
         TUNING_GRAPH_DIR as TUNING_GRAPH_DIR,
         check_is_directory as check_is_directory,
-        load_tensors as load_tensors,
-        read_about as read_about,
-        save_tensors as save_tensors,
     )
-    from speech3.io.fst import (
-        ARC as ARC,
-        Fst as Fst,
-        FstBuilder as FstBuilder,
-        from_kaldifst as from_kaldifst,
-        read_fst as read_fst,
-        to_kaldifst as to_kaldifst,
-        write_fst as write_fst,
-    )
-    from speech3.io.kaldi_object import KaldiObject as KaldiObject, opened_object as opened_object
 else:
     __getattr__ = door(__file__)
