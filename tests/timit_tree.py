@@ -6,7 +6,7 @@ import numpy as np
 import soundfile
 
 from speech3.config import shipped
-from speech3.data.transcripts import phones61
+from speech3.data.phones import phones61
 
 RATE_HZ = 16000
 SPOKEN = ("iy", "sh", "ae", "kcl", "k", "q", "ux", "pau", "s")  # enough for 39 classes, 48 phones and 61 to differ

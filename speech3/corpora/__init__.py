@@ -1,8 +1,8 @@
 """Corpora: each module makes a data directory and a lexicon of one public corpus, as it is distributed.
 
 `anyspeech` and `folder` do that for the user's own recordings with transcripts beside them (`pairs`), in text files,
-tables, TextGrids, ELAN files or subtitles (`tiers`); `untranscribed` for recordings without them. `synthetic` makes the
-corpora `digits` and `shuzi` with espeak-ng.
+tables, TextGrids, ELAN files or subtitles (`tiers`), or without transcripts. `synthetic` makes the corpora `digits` and
+`shuzi` with espeak-ng.
 
 Each module has a function ``prepare(source, out, seed, ...)``, which writes the data directories ``train``, ``dev`` and
 ``test``, the lexicon, and a language model or its text into `out`. Random choices depend on `seed`. It raises
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         AUDIO as AUDIO,
         find_pairs as find_pairs,
         has_recordings as has_recordings,
+        read_untranscribed as read_untranscribed,
         tier_reader as tier_reader,
     )
     from speech3.corpora.tiers import (
@@ -49,6 +50,5 @@ if TYPE_CHECKING:
         read_textgrid as read_textgrid,
         write_elan as write_elan,
     )
-    from speech3.corpora.untranscribed import read_untranscribed as read_untranscribed
 else:
     __getattr__ = door(__file__)

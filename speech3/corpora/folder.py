@@ -481,9 +481,7 @@ def is_folder(source: Path) -> bool:
     return not is_datadir(source) and source.is_dir() and has_recordings(source)
 
 
-def read_speech(
-    source: Path, tier: str | None = None, language: str = "", *, transcribed: bool = True
-) -> tuple[DataDir, list[Fault]]:
+def read_speech(source: Path, tier: str | None = None, *, transcribed: bool = True) -> tuple[DataDir, list[Fault]]:
     """Read a Kaldi data directory, or a folder of recordings with transcripts in plain words beside them.
 
     Unless `transcribed`, the recordings of a folder that have no transcript are utterances, too. What was left out of a
@@ -494,12 +492,12 @@ def read_speech(
             raise SettingError(f"{source}: --tier {tier}: a Kaldi data directory has no tiers; remove the option")
         return read_datadir(source), []
     if transcribed:
-        return read_folder(source, tier, _ANY_RATE, (), language)
+        return read_folder(source, tier, _ANY_RATE)
     data, faults = DataDir(source, {}, {}), list[Fault]()
     try:
         items, faults = find_pairs(source)
         faults = [fault for fault in faults if fault.kind != "no transcript"]
-        data, faults = read_folder(source, tier, _ANY_RATE, (), language, pairs=(items, faults))
+        data, faults = read_folder(source, tier, _ANY_RATE, pairs=(items, faults))
     except (DataError, MissingError):  # no recording has a transcript that can be used
         if tier:
             raise

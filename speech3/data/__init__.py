@@ -3,7 +3,8 @@
 `datadir` reads and writes Kaldi's data directories; `paths` finds recordings that lines of wav.scp name, or runs their
 commands. `audio` reads recordings of any format (`containers`, `bitstreams`, `pcm`), `resampling` changes their rate.
 `validation` finds every fault and mends what can be mended (`lost_bytes`); `subsets` splits, selects and combines;
-`stats` counts; `transcripts` normalises text. `augment/` adds noise, rooms, speed and telephone channels.
+`stats` counts; `transcripts` normalises text, `markup` takes out what is not said; `phones` has classes of phones.
+`augment/` adds noise, rooms, speed and telephone channels.
 """
 
 from typing import TYPE_CHECKING
@@ -46,13 +47,6 @@ if TYPE_CHECKING:
         room_response as room_response,
         utterance_sounds as utterance_sounds,
     )
-    from speech3.data.broad_classes import (
-        SILENCE as SILENCE,
-        broad_class as broad_class,
-        folded as folded,
-        is_arpabet as is_arpabet,
-        is_silence as is_silence,
-    )
     from speech3.data.datadir import (
         DATADIR_FILES as DATADIR_FILES,
         IN_FOLDERS as IN_FOLDERS,
@@ -85,6 +79,14 @@ if TYPE_CHECKING:
         PcmDecoder as PcmDecoder,
         arriving_bytes as arriving_bytes,
         sound_format as sound_format,
+    )
+    from speech3.data.phones import (
+        SILENCE as SILENCE,
+        broad_class as broad_class,
+        folded as folded,
+        is_arpabet as is_arpabet,
+        is_silence as is_silence,
+        phones61 as phones61,
     )
     from speech3.data.resampling import (
         OnlineResampler as OnlineResampler,
@@ -124,7 +126,6 @@ if TYPE_CHECKING:
         normalize_text as normalize_text,
         other_format as other_format,
         parse_steps as parse_steps,
-        phones61 as phones61,
         plain_words as plain_words,
         read_lines as read_lines,
         read_sentences as read_sentences,

@@ -1,4 +1,4 @@
-"""Transcripts and texts: letter case, punctuation, Unicode composition, phone classes, sentences in files.
+"""Transcripts and texts: letter case, punctuation, Unicode composition, sentences in files.
 
 Lower case follows the rules of a language (Unicode's SpecialCasing.txt), where they differ from those of English.
 Turkish and Azeri have i with a dot and ı without one: I becomes ı, and İ becomes i. In Lithuanian, i and j keep their
@@ -7,9 +7,6 @@ dot below another accent. Greek writes ς at the end of words. German ß is SS i
 Text for language models has one sentence per line, or is Kaldi's `text`, each line of which begins with the id of its
 utterance; files are read in blocks of whole lines. `other_format` knows files that hold transcripts among other things
 (tables, subtitles, JSON): read as sentences, their marks, names and times would be taken for words.
-
-TIMIT's 61 phones are folded to 48 for training and to 39 classes for scoring (Lee and Hon 1989, "Speaker-independent
-phone recognition using hidden Markov models"; ``data/timit/phones.txt``). The glottal stop ``q`` is deleted.
 """
 
 import json
@@ -20,10 +17,10 @@ import unicodedata
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, NamedTuple
 
-from speech3.config import shipped
 from speech3.data.datadir import SYMBOLS, Fault, read_table, symbols_in
+from speech3.data.phones import fold
 from speech3.errors import FormatError, SettingError, listed
 from speech3.runtime import (
     UNREADABLE,
@@ -64,8 +61,6 @@ _TABLE_HEADS = """
     wav_filesize audio_filepath duration speaker speaker_id word phones pronunciation
 """
 _SEPARATORS = {"\t": "TSV", ",": "CSV", ";": "CSV", "|": "CSV"}
-Size = Literal[39, 48]
-_DELETED = "-"
 _DOTLESS = frozenset({"tr", "tur", "az", "aze", "azj", "crh", "gag"})
 _LITHUANIAN = frozenset({"lt", "lit"})
 _GERMAN = frozenset({"de", "deu", "ger"})
@@ -186,15 +181,6 @@ def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] 
             raise SettingError(f"normalisation: unknown step {step!r}; choose from {', '.join(_STEPS)}")
         text = lower(text) if step == "lower" else _STEPS[step](text)
     return " ".join(text.split())
-
-
-def fold(text: str, size: Size) -> str:
-    """Replace the phones of `text` by their classes; what the table lacks stays as it is.
-
-    Phones that are already folded to the 48, or to the same classes, are accepted, too.
-    """
-    table = _table(size)
-    return " ".join(found for phone in text.split() if (found := table.get(phone, phone)) != _DELETED)
 
 
 class _Table(dict[int, str]):
@@ -327,34 +313,6 @@ def _composed(text: str, language: str = "") -> str:
 def _matching(graphemes: tuple[str, ...]) -> re.Pattern[str] | None:
     longest_first = sorted(graphemes, key=lambda grapheme: (-len(grapheme), grapheme))
     return re.compile("|".join(map(re.escape, longest_first))) if graphemes else None
-
-
-class _Row(NamedTuple):
-    phone: str
-    of_48: str
-    of_39: str
-
-
-@lru_cache
-def _rows() -> tuple[_Row, ...]:
-    path = shipped("data") / "timit" / "phones.txt"
-    lines = path.read_text(encoding="utf-8").splitlines()
-    fields = [line.split() for line in lines if line.strip() and not line.startswith("#")]  # `h#` is a phone
-    if any(len(row) != 3 for row in fields):
-        raise FormatError(f"{path}: every line needs three columns; restore the file that came with speech3")
-    return tuple(_Row(*row) for row in fields)
-
-
-def phones61() -> tuple[str, ...]:
-    """TIMIT's 61 phones, sorted."""
-    return tuple(row.phone for row in _rows())
-
-
-@lru_cache
-def _table(size: Size) -> dict[str, str]:
-    if size == 48:
-        return {row.phone: row.of_48 for row in _rows()}
-    return {name: row.of_39 for row in _rows() for name in (row.phone, row.of_48) if name != _DELETED}
 
 
 class Lines(NamedTuple):

@@ -82,14 +82,6 @@ def limit_silence(centred_TF: Tensor, variance_TF: Tensor, silent_T: Tensor) -> 
     centred_TF[silent_T] = torch.maximum(torch.minimum(centred_TF[silent_T], limit_CF), -limit_CF)
 
 
-def apply_global_cmvn(
-    stats: Sequence[Sequence[float]], feats_TF: Tensor, norm_vars: bool = False, silent_T: Tensor | None = None
-) -> Tensor:
-    """`apply_cmvn` with the statistics of a config (its ``global_stats``)."""
-    stats_2G = training_stats(stats, feats_TF.shape[1]).to(feats_TF.device)
-    return apply_cmvn(stats_2G, feats_TF, norm_vars=norm_vars, silent_T=silent_T)
-
-
 def training_stats(stats: Sequence[Sequence[float]], features: int) -> Tensor:
     """The ``global_stats`` of a config, float64 (2, G), refused if they are not of so many features."""
     width = features + 1

@@ -30,7 +30,6 @@ from speech3.errors import SettingError
 from speech3.features.cmvn import (
     SILENCE_DEVIATIONS,
     apply_cmvn,
-    apply_global_cmvn,
     apply_moments,
     cmvn_stats,
     moments,
@@ -86,8 +85,8 @@ def normalise(statics: list[Tensor], config: FeatureConfig, silent: Sequence[Ten
     if config.cmvn == "global":
         if config.global_stats is None:
             raise SettingError("cmvn: global needs global_stats; take them from the features.yaml of the training data")
-        stats = config.global_stats
-        return [apply_global_cmvn(stats, static_TF, variances, silent_T) for static_TF, silent_T in pairs]
+        stats_2G = training_stats(config.global_stats, statics[0].shape[1]).to(statics[0].device)
+        return [apply_cmvn(stats_2G, static_TF, variances, silent_T) for static_TF, silent_T in pairs]
     left_out, training_2G = list(silent), None
     if all(bool(silent_T.all()) for silent_T in silent):
         left_out = [torch.zeros_like(silent_T) for silent_T in silent]

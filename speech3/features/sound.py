@@ -139,13 +139,8 @@ class OnlineLevels:
 
     def add(self, own: float, is_silent: bool) -> tuple[float, float]:
         """Return the level of the next frame and that of the background so far; digital silence changes neither."""
-        return self._last if is_silent else self._add(own)
-
-    def forget_background(self) -> None:
-        """From now on the background is the quietest of the frames to come."""
-        self._quietest.clear()
-
-    def _add(self, own: float) -> tuple[float, float]:
+        if is_silent:
+            return self._last
         self._frames += 1
         self._recent.append(own)
         level = sum(self._recent) / len(self._recent)
@@ -157,6 +152,10 @@ class OnlineLevels:
                 self._quietest.popleft()
         self._last = level, self._quietest[0][1] if self._quietest else math.inf
         return self._last
+
+    def forget_background(self) -> None:
+        """From now on the background is the quietest of the frames to come."""
+        self._quietest.clear()
 
 
 def silent_frames(wave_S: Tensor, frames: int, config: FeatureConfig, sample_rate_hz: int) -> Tensor:

@@ -8,7 +8,6 @@ Axes: S samples, T frames, F features, 2 sums and sums of squares, G features an
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -109,18 +108,6 @@ def part_of(data: DataDir, ids: list[str]) -> DataDir:
     return DataDir(data.path, used, utterances, feats, cmvn)
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    # The tensors of an utterance are too small for several threads: on two busy cores, two took ten times as long.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@_one_thread()
 def unit_features(
     data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None, values: int | None = None
 ) -> Unit:
@@ -145,7 +132,6 @@ def unit_features(
     return unit
 
 
-@_one_thread()
 def unit_stats(
     data: DataDir, config: FeatureConfig, augmenter: Augmenter | None = None, values: int | None = None
 ) -> tuple[np.ndarray | None, dict[str, str]]:

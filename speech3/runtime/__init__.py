@@ -1,11 +1,10 @@
 """What any program needs: worker processes, progress, interrupts, atomic writes, text files, compiled code.
 
 `parallel` runs functions in worker processes and explains what a machine or container limits. `reporting` prints
-messages and progress, writes metrics, defers Ctrl-C and suits the terminal's encoding. `files` replaces files whole,
-locks directories and follows files that grow. `outputs` refuses outputs that would replace inputs or files of another
-kind. `text` reads text in any Unicode encoding, compressed or not, and `unicode_form` composes its letters. `native`
-has what concerns compiled code, memory and devices, `compiled_cache` the place of compiled code; `door` makes the doors
-of packages.
+messages and progress, defers Ctrl-C and suits the terminal's encoding. `files` replaces files whole, appends records
+and follows them, locks directories, and refuses outputs that would replace inputs or files of another kind. `text`
+reads text in any Unicode encoding, compressed or not, and composes its letters. `native` has what concerns compiled
+code, memory and devices, `compiled_cache` the place of compiled code; `door` makes the doors of packages.
 """
 
 from typing import TYPE_CHECKING
@@ -15,8 +14,10 @@ from speech3.runtime.door import door
 if TYPE_CHECKING:
     from speech3.runtime.compiled_cache import keep_compiled_code as keep_compiled_code
     from speech3.runtime.files import (
+        Metrics as Metrics,
         Tail as Tail,
         atomic_path as atomic_path,
+        check_output as check_output,
         explained_disk_errors as explained_disk_errors,
         locked_directory as locked_directory,
         read_json as read_json,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
         keep_freed_memory as keep_freed_memory,
         to_device as to_device,
     )
-    from speech3.runtime.outputs import check_output as check_output
     from speech3.runtime.parallel import (
         NOT_BEGUN as NOT_BEGUN,
         ONE_THREAD as ONE_THREAD,
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     )
     from speech3.runtime.reporting import (
         Interrupt as Interrupt,
-        Metrics as Metrics,
         be_quiet as be_quiet,
         console as console,
         deferred_interrupt as deferred_interrupt,
@@ -69,6 +68,8 @@ if TYPE_CHECKING:
         UNREADABLE as UNREADABLE,
         NotTextError as NotTextError,
         check_standard_input as check_standard_input,
+        compatibility_words as compatibility_words,
+        composed as composed,
         decode as decode,
         foreign_content as foreign_content,
         has_nul as has_nul,
@@ -78,12 +79,8 @@ if TYPE_CHECKING:
         read_bytes as read_bytes,
         read_utf8 as read_utf8,
         text_stream as text_stream,
-        to_utf8 as to_utf8,
-    )
-    from speech3.runtime.unicode_form import (
-        compatibility_words as compatibility_words,
-        composed as composed,
         to_one_form as to_one_form,
+        to_utf8 as to_utf8,
     )
 else:
     __getattr__ = door(__file__)

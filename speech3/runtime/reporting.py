@@ -1,4 +1,4 @@
-"""Progress for users (a bar on a terminal, plain lines elsewhere) and for programs (`metrics.jsonl`); Ctrl-C.
+"""Progress for users (a bar on a terminal, plain lines elsewhere), and Ctrl-C.
 
 Text is UTF-8 in every locale; a terminal gets what its encoding has, with replacements for the rest. Python takes the
 encoding of file names, and of what it prints, from the locale: under LC_ALL=en_US.ISO-8859-1 the name of a file would
@@ -7,7 +7,6 @@ be read as other letters than it is written in, and printing a Chinese word woul
 
 import codecs
 import io
-import json
 import locale
 import os
 import signal
@@ -16,14 +15,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from speech3.runtime.files import explained_disk_errors
 
 T = TypeVar("T")
 
@@ -92,31 +88,6 @@ def progress(
                 say(f"{label}: {done}/{total}, {rate:.1f}/s{words and f', {words}'}{left}")
         if count == 1:  # it may have taken as long as many others, since code is compiled and files are opened
             since, before = now, done
-
-
-class Metrics:
-    """Appends JSON objects to `path`, one per line, each with the time in seconds since 1970."""
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        with explained_disk_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._end_cut_line()
-
-    def write(self, **values: Any) -> None:
-        """Append one record, in a single write, so that a killed run leaves complete lines."""
-        line = json.dumps({"time": round(time.time(), 3), **values}) + "\n"
-        with explained_disk_errors(self.path), self.path.open("a", encoding="utf-8") as stream:
-            stream.write(line)
-
-    def _end_cut_line(self) -> None:
-        # A full disk may leave an incomplete line, to which the next record must not be appended.
-        if not self.path.exists() or not self.path.stat().st_size:
-            return
-        with self.path.open("r+b") as stream:
-            stream.seek(-1, os.SEEK_END)
-            if stream.read(1) != b"\n":
-                stream.write(b"\n")
 
 
 class Interrupt:

@@ -1,6 +1,13 @@
-"""Text files as people have them: compressed, in UTF-8, UTF-16 or UTF-32, with or without a byte order mark.
+"""Text files as people have them: compressed, in any Unicode encoding, with letters that are written in several ways.
 
 What a file is, is told by its first bytes and not by its name. Every reader of text goes through this module.
+
+Every reader of words changes them to one Unicode form, so that the same word is the same in every file: keyboards and
+macOS write é as one character, or as e and a combining accent. The form is composed (NFC). Of the compatibility forms
+(NFKC), only those are changed that never are another letter: full-width Latin letters and digits, and the ligatures of
+Latin type (U+FB00 to U+FB06). NFKC as a whole would change letters that orthographies use, such as the sign of
+aspiration, U+02B0, and the vowel sign am of Thai. Characters that are not seen are left out. Phones are not changed:
+models have them as they are.
 """
 
 import bz2
@@ -9,15 +16,17 @@ import gzip
 import importlib
 import io
 import lzma
+import re
 import sys
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from speech3.errors import FormatError, MissingError, SettingError, Speech3Error
+from speech3.runtime.reporting import say
 
 UNREADABLE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what reading a file, compressed or not, may raise
 
@@ -68,6 +77,17 @@ _BINARY: tuple[tuple[bytes, str, str], ...] = (  # the first bytes, what has the
     (b"SQLite format 3\0", "a database of SQLite", "export its text"),
     (b"version https://git-lfs.github.com/spec", "only a pointer of Git LFS, not the file", "fetch it: git lfs pull"),
 )
+
+_FOLDED = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\ufb00-\ufb06]+")
+# Decompositions of letters that look like others; "compat" would be too wide (Thai, Lao, Korean letters).
+_LOOKALIKE = ("<wide>", "<narrow>", "<square>", "<circle>", "<font>", "<isolated>", "<initial>", "<medial>", "<final>")
+# Soft hyphens, marks of direction and joiners of lines are not seen and are no part of a word. The space without width
+# is one, except in scripts that divide words by it (Thai, Lao, Burmese, Khmer). U+200C and U+200D change letters.
+_DIVIDED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+_UNSEEN = re.compile(
+    f"[\u00ad\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]|(?<![{_DIVIDED}])\u200b|\u200b(?![{_DIVIDED}])"
+)
+_said: set[str] = set()  # files whose letters were changed
 
 
 class NotTextError(FormatError):
@@ -332,3 +352,46 @@ def _binary(head: bytes) -> tuple[str, str]:
     if head[:15].lower().startswith((b"<!doctype html", b"<html")):
         return "a web page", "download the file itself"
     return "", ""
+
+
+def to_one_form(text: str) -> str:
+    """A text in the form that all words have."""
+    if text.isascii():
+        return text
+    text = _UNSEEN.sub("", text)
+    return unicodedata.normalize("NFC", _FOLDED.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text))
+
+
+def composed(text: str, path: Path | str) -> str:
+    """The words of a file, or of a part of it, in one form; if that changes something, a line says so, once a file."""
+    if text.isascii() or (changed := to_one_form(text)) == text:
+        return text
+    if str(path) not in _said:
+        _said.add(str(path))
+        pairs = zip(text.split(), changed.split(), strict=False)
+        word, read = next((pair for pair in pairs if pair[0] != pair[1]), (text, changed))
+        if unseen := _UNSEEN.search(word):
+            say(f"  {path}: invisible characters (U+{ord(unseen[0]):04X}) are left out, as in {read}")
+        elif _FOLDED.search(word):
+            say(f"  {path}: full-width letters and ligatures are read as ordinary letters (NFKC): {word} as {read}")
+        else:
+            say(f"  {path}: some letters are not in Unicode's composed form (NFC) and are read in it, as in {read}")
+    return changed
+
+
+def compatibility_words(words: Iterable[str]) -> dict[str, str]:
+    """Words with letters that stand for others in Unicode (half-width kana, ㎏, Ⅷ), and the words that they look like.
+
+    These are left as they are, since they may be meant.
+    """
+    return {
+        word: unicodedata.normalize("NFKC", word)
+        for word in words
+        if not word.isascii() and any(map(_stands_for_another, word))
+    }
+
+
+def _stands_for_another(letter: str) -> bool:
+    kind = unicodedata.decomposition(letter).partition(" ")[0]
+    roman = "\u2160" <= letter <= "\u217f"
+    return roman or (kind in _LOOKALIKE and unicodedata.category(letter)[0] in "LNS")

@@ -9,7 +9,7 @@ from sounds import RATE_HZ, tone
 
 from speech3.corpora.folder import read_folder
 from speech3.corpora.fsdd import prepare
-from speech3.corpora.untranscribed import read_untranscribed
+from speech3.corpora.pairs import read_untranscribed
 from speech3.data.audio import AudioError, info, read_file
 from speech3.data.augment.noises import find_responses, find_sounds
 from speech3.data.datadir import read_datadir

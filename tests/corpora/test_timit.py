@@ -13,7 +13,7 @@ from timit_tree import make_timit, speakers_of_test
 from speech3.corpora import timit
 from speech3.data.audio import load
 from speech3.data.datadir import read_datadir
-from speech3.data.transcripts import fold, phones61
+from speech3.data.phones import fold, phones61
 from speech3.errors import MissingError, Speech3Error
 from speech3.evaluate.text import ERROR_RATES
 from speech3.hmm.alignment.times import read_ctm

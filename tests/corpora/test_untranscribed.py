@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fieldwork import recording
 
-from speech3.corpora.untranscribed import read_untranscribed
+from speech3.corpora.pairs import read_untranscribed
 from speech3.data.datadir import DataDir, Utterance, read_datadir, write_datadir
 from speech3.errors import DataError, Speech3Error
 

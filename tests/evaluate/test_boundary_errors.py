@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from speech3.data.broad_classes import broad_class, folded, is_silence
+from speech3.data.phones import broad_class, folded, is_silence
 from speech3.errors import Speech3Error
 from speech3.evaluate.boundaries import Times, compare, figures, read_times, table
 from speech3.hmm.alignment.matching import match, paired

@@ -1,6 +1,6 @@
-"""Features, pitch, normalisation, masks and what is done to waveforms: on a GPU as on the CPU.
+"""Features, pitch, normalisation and masks: on a GPU as on the CPU.
 
-It needs nothing that a machine with a GPU may lack (tests/gpu.sh), but torchaudio for a part of it.
+It needs nothing that a machine with a GPU may lack (tests/gpu.sh).
 """
 
 import math
@@ -11,14 +11,9 @@ import torch
 from torch import Tensor
 
 from speech3.config import FeatureConfig, PitchConfig
-from speech3.data.augment.augmenter import add_noise, change_speed, change_volume, overlap, reverberate, telephone
-from speech3.data.resampling import torchaudio_functional
-from speech3.errors import Speech3Error
 from speech3.features.compute import finish_features, static_features
 from speech3.features.pitch import process, track_pitch
 from speech3.frames.masks import FrequencyWarp, MelColumns, SpecAugment
-
-LENGTHS = torch.tensor([16000, 9000, 1, 4001])
 
 
 def noise(samples: int, seed: int) -> Tensor:
@@ -69,25 +64,6 @@ def test_normalisation_and_derivatives(options: dict[str, object], gpu: str) -> 
     config = FeatureConfig(**options)
     (here_TF,), (there_TF,) = finish_features([feats_TF], config), finish_features([feats_TF.to(gpu)], config)
     torch.testing.assert_close(there_TF.cpu(), here_TF, atol=1e-5, rtol=0)
-
-
-def test_what_is_done_to_waveforms(gpu: str) -> None:
-    try:
-        torchaudio_functional()
-    except Speech3Error as error:
-        pytest.skip(str(error))
-
-    def heard(device: str) -> Tensor:
-        lengths, values = LENGTHS.to(device), torch.tensor([3.0, -2.0, 9.0, 0.0], device=device)
-        waves, noises = (torch.stack([noise(16000, 4 * n + u) for u in range(4)]).to(device) for n in range(2))
-        waves, lengths = change_speed(waves, lengths, 0.9)
-        noises = torch.nn.functional.pad(noises, (0, waves.shape[1] - noises.shape[1]))
-        waves = reverberate(waves, lengths, noises[:, :200])
-        waves = overlap(waves, lengths, noises, lengths, lengths // 2, values)
-        waves = add_noise(waves, lengths, noises, values)
-        return change_volume(telephone(waves, lengths, 16000, mu_law=False), lengths, values).cpu()
-
-    torch.testing.assert_close(heard(gpu), heard("cpu"), atol=1e-5, rtol=1e-4)
 
 
 def test_masks_and_warps(gpu: str) -> None:

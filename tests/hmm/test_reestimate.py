@@ -15,7 +15,7 @@ from speech3.hmm.model import Hmm
 from speech3.hmm.train import train_monophone
 from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language.lexicon import Lexicon
-from speech3.runtime.reporting import Metrics
+from speech3.runtime.files import Metrics
 
 CONFIG = HmmConfig.model_validate({"mono": {"iterations": 8, "gaussians": 20, "max_iteration_increase": 6}})
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from speech3.data.broad_classes import _IPA, broad_class
+from speech3.data.phones import _IPA, broad_class
 from speech3.language.ipa import nearest_phones
 
 _CMU = (

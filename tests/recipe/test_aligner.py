@@ -22,7 +22,7 @@ from speech3.hmm.train import train_monophone, with_sizes
 from speech3.hmm.workers import Workers
 from speech3.io.ark import ArkReader
 from speech3.language.lexicon import SILENCE, read_lexicon
-from speech3.runtime.reporting import Metrics
+from speech3.runtime.files import Metrics
 
 BOUNDARIES = Path(__file__).resolve().parents[3] / "shared" / "corpora" / "borders"
 

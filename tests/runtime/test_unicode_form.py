@@ -16,8 +16,8 @@ from speech3.language.arpa import read_arpa
 from speech3.language.grammar import read_sentences
 from speech3.language.lexicon import arpa_words, lexicon_entries, read_lexicon, read_lexicon_text, text_lines
 from speech3.language.train_lm import read_words
-from speech3.runtime import unicode_form
-from speech3.runtime.unicode_form import compatibility_words, composed, to_one_form
+from speech3.runtime import text as text_module
+from speech3.runtime.text import compatibility_words, composed, to_one_form
 
 NFC, NFD = "zéro", unicodedata.normalize("NFD", "zéro")
 
@@ -39,7 +39,7 @@ def test_one_form(text: str, form: str) -> None:
 def test_what_is_changed_is_said_once_for_each_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unicode_form, "_said", set())
+    monkeypatch.setattr(text_module, "_said", set())
     assert composed("plain été", "a") == "plain été"
     assert composed(f"one {NFD}", "a") == composed(f"one {NFD}", "a") == f"one {NFC}"
     assert composed("ＡＢ", "b") == "AB"

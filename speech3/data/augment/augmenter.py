@@ -1,9 +1,8 @@
 """Augmentation of recordings: noise, other speakers, rooms, speed, volume, the telephone.
 
-The changes are pure functions of float32 tensors, on the CPU or a GPU: sounds to add are passed as tensors, random
-values as numbers. All but `change_speed` keep lengths and timing, so alignments stay valid. Samples beyond an
-utterance's length are zero in the output. Signal-to-noise ratios are ratios of mean powers over whole utterances, as in
-Kaldi's wav-reverberate and torchaudio, so that figures are comparable.
+The changes are pure functions of float32 waveforms: sounds to add are passed as waveforms, random values as numbers.
+All but `change_speed` keep lengths and timing, so alignments stay valid. Signal-to-noise ratios are ratios of mean
+powers over whole utterances, as in Kaldi's wav-reverberate and torchaudio, so that figures are comparable.
 
 `Augmenter` draws the changes of an utterance from the seed and the utterance's key, whichever process makes them. Their
 order follows the path of sound: the speaker (speed), room, other sounds, telephone, recorder (volume).
@@ -13,7 +12,7 @@ one), `perturb_speed` copies at other speeds (Ko et al. 2015; Kaldi's utils/data
 formants change with the speed, so a copy is a new speaker for normalisation. `add_background` adds copies with
 background noise around the speech.
 
-Axes: N utterances, S samples, M samples of another speaker's speech, R taps of an impulse response.
+Axes: S samples, M samples of another speaker's speech or at another rate, R taps of an impulse response.
 """
 
 import functools
@@ -82,83 +81,73 @@ Change = Callable[[np.ndarray, int, Utterance, str], tuple[np.ndarray, str]]  # 
 _TASK_SIZE = 16  # utterances of one task; each task is sent to its process with the lists of sounds to add
 
 
-def add_noise(waves_NS: Tensor, lengths_N: Tensor, noises_NS: Tensor, snr_db_N: Tensor) -> Tensor:
-    """Add noise of the same length at a signal-to-noise ratio of `snr_db_N`; silent noise changes nothing."""
-    waves_NS, noises_NS = _cut(waves_NS, lengths_N), _cut(noises_NS, lengths_N)
-    heard_NS = torchaudio_functional().add_noise(waves_NS, noises_NS, snr_db_N, lengths_N)
-    return torch.where(_power(noises_NS, lengths_N)[:, None] > 0, heard_NS, waves_NS)
+def add_noise(wave_S: Tensor, noise_S: Tensor, snr_db: float) -> Tensor:
+    """Add noise of the same length at a signal-to-noise ratio; silent noise changes nothing."""
+    if not _power(noise_S):
+        return wave_S
+    heard_S: Tensor = torchaudio_functional().add_noise(wave_S, noise_S, torch.tensor(snr_db))
+    return heard_S
 
 
-def overlap(
-    waves_NS: Tensor, lengths_N: Tensor, others_NM: Tensor, other_lengths_N: Tensor, start_N: Tensor, snr_db_N: Tensor
-) -> Tensor:
-    """Add another speaker from sample `start_N` (which may be negative) on; what does not fit is cut off.
+def overlap(wave_S: Tensor, other_M: Tensor, start: int, snr_db: float) -> Tensor:
+    """Add another speaker from sample `start` (which may be negative) on; what does not fit is cut off.
 
     The power of each signal is its mean over its own length, before the cut.
     """
-    waves_NS, others_NM = _cut(waves_NS, lengths_N), _cut(others_NM, other_lengths_N)
-    place_NS = torch.arange(waves_NS.shape[1], device=waves_NS.device) - start_N[:, None]
-    heard_NS = others_NM.gather(1, place_NS.clamp(0, others_NM.shape[1] - 1))
-    heard_NS = heard_NS * ((place_NS >= 0) & (place_NS < other_lengths_N[:, None]))
-    ratio_N = _power(waves_NS, lengths_N) / _power(others_NM, other_lengths_N).clamp_min(1e-20)
-    gain_N = torch.sqrt(ratio_N * 10 ** (-snr_db_N / 10))
-    return waves_NS + gain_N[:, None] * _cut(heard_NS, lengths_N)
+    heard_S, end = torch.zeros_like(wave_S), min(start + len(other_M), len(wave_S))
+    if end > 0:
+        heard_S[max(start, 0) : end] = other_M[max(-start, 0) : end - start]
+    ratio = _power(wave_S) / _power(other_M).clamp_min(1e-20)
+    return wave_S + torch.sqrt(ratio * 10 ** (-torch.tensor(snr_db) / 10)) * heard_S
 
 
-def reverberate(waves_NS: Tensor, lengths_N: Tensor, responses_NR: Tensor) -> Tensor:
-    """Convolve with room impulse responses.
+def reverberate(wave_S: Tensor, response_R: Tensor) -> Tensor:
+    """Convolve with a room impulse response.
 
     Equal to Kaldi's wav-reverberate with its defaults: the delay of the response's peak (the direct sound) is removed,
     so that timing is unchanged; the power is unchanged, too; the tail beyond the end is cut off.
     """
-    dry_NS = _cut(waves_NS, lengths_N)
-    full_NX = _convolved(dry_NS, responses_NR)
-    direct_N1 = responses_NR.abs().argmax(dim=1, keepdim=True)
-    wet_NS = full_NX.gather(1, direct_N1 + torch.arange(waves_NS.shape[1], device=waves_NS.device))
-    wet_NS = _cut(wet_NS, lengths_N)
-    before_N, after_N = _power(dry_NS, lengths_N), _power(wet_NS, lengths_N)
-    gain_N = torch.where(after_N > 0, torch.sqrt(before_N / after_N), after_N)
-    return wet_NS * gain_N[:, None]
+    direct = int(response_R.abs().argmax())
+    wet_S = _convolved(wave_S, response_R)[direct : direct + len(wave_S)]
+    before, after = _power(wave_S), _power(wet_S)
+    return wet_S * torch.where(after > 0, torch.sqrt(before / after), after)
 
 
-def change_speed(waves_NS: Tensor, lengths_N: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """Play faster (`factor` above 1) or slower, which changes the pitch, too; returns waves, lengths (Ko et al. 2015).
+def change_speed(wave_S: np.ndarray, factor: float) -> np.ndarray:
+    """Play faster (`factor` above 1) or slower, which changes the pitch, too (Ko et al. 2015).
 
-    Uses `resample` because torchaudio's `speed` truncates the rate to a whole number (1.15 times 8000 Hz becomes 9199).
+    The samples are taken as recorded at `factor` times their rate, and resampled to their rate. torchaudio's `speed`
+    would truncate that to a whole number (1.15 times 8000 Hz becomes 9199).
     """
     ratio = Fraction(factor).limit_denominator(1000)
-    changed_NS = torchaudio_functional().resample(_cut(waves_NS, lengths_N), ratio.numerator, ratio.denominator)
-    lengths_N = -(-lengths_N * ratio.denominator // ratio.numerator)
-    return _cut(changed_NS, lengths_N), lengths_N
+    return resample(wave_S, ratio.numerator, ratio.denominator)
 
 
-def change_volume(waves_NS: Tensor, lengths_N: Tensor, gain_db_N: Tensor) -> Tensor:
+def change_volume(wave_S: Tensor, gain_db: float) -> Tensor:
     """Make louder or softer, but never so loud that 16-bit audio would clip."""
-    louder_NS = _cut(waves_NS, lengths_N) * (10 ** (gain_db_N / 20))[:, None]
-    return louder_NS * (_PEAK / louder_NS.abs().amax(1, keepdim=True).clamp_min(_PEAK))
+    louder_S = wave_S * 10 ** (torch.tensor(gain_db) / 20)
+    return louder_S * (_PEAK / louder_S.abs().amax().clamp_min(_PEAK))
 
 
-def telephone(waves_NS: Tensor, lengths_N: Tensor, sample_rate_hz: int, *, mu_law: bool = True) -> Tensor:
+def telephone(wave_S: Tensor, sample_rate_hz: int, *, mu_law: bool) -> Tensor:
     """Limit to the telephone band of 300 to 3400 Hz, by resampling to 8 kHz and back.
 
     `mu_law`: quantise to 8 bits by mu-law, which G.711 approximates; samples above full scale are clipped.
     """
     functional, rate_hz = torchaudio_functional(), min(sample_rate_hz, TELEPHONE_HZ)
-    narrow_NS = functional.resample(_cut(waves_NS, lengths_N), sample_rate_hz, rate_hz)
-    narrow_lengths_N = -(-lengths_N * rate_hz // sample_rate_hz)
-    band_R = _band(rate_hz).to(narrow_NS)
-    full_NX = _convolved(_cut(narrow_NS, narrow_lengths_N), band_R.expand(len(narrow_NS), -1))
-    narrow_NS = full_NX[:, _TAPS // 2 : _TAPS // 2 + narrow_NS.shape[1]]
+    narrow_M = functional.resample(wave_S, sample_rate_hz, rate_hz)
+    narrow_M = _convolved(narrow_M, _band(rate_hz).to(narrow_M))[_TAPS // 2 : _TAPS // 2 + len(narrow_M)]
     if mu_law:
-        narrow_NS = functional.mu_law_decoding(functional.mu_law_encoding(narrow_NS.clamp(-1, 1), 256), 256)
-    wide_NS = functional.resample(_cut(narrow_NS, narrow_lengths_N), rate_hz, sample_rate_hz)
-    return _cut(wide_NS[:, : waves_NS.shape[1]], lengths_N)
+        narrow_M = functional.mu_law_decoding(functional.mu_law_encoding(narrow_M.clamp(-1, 1), 256), 256)
+    wide_S: Tensor = functional.resample(narrow_M, rate_hz, sample_rate_hz)
+    return wide_S[: len(wave_S)]
 
 
-def _convolved(waves_NS: Tensor, responses_NR: Tensor) -> Tensor:
+def _convolved(wave_S: Tensor, response_R: Tensor) -> Tensor:
     """The full convolution, padded with zeros: Fourier transforms of arbitrary length would be five times slower."""
-    missing = -(waves_NS.shape[1] + responses_NR.shape[1] - 1) % _TRANSFORM
-    return torchaudio_functional().fftconvolve(waves_NS, torch.nn.functional.pad(responses_NR, (0, missing)))
+    missing = -(len(wave_S) + len(response_R) - 1) % _TRANSFORM
+    full_X: Tensor = torchaudio_functional().fftconvolve(wave_S, torch.nn.functional.pad(response_R, (0, missing)))
+    return full_X
 
 
 def _band(rate_hz: int) -> Tensor:
@@ -169,13 +158,8 @@ def _band(rate_hz: int) -> Tensor:
     return ideal_R * torch.hamming_window(_TAPS, periodic=False, dtype=torch.float64)
 
 
-def _cut(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
-    """Set everything beyond the lengths to zero, NaNs included."""
-    return waves_NS.masked_fill(torch.arange(waves_NS.shape[1], device=waves_NS.device) >= lengths_N[:, None], 0.0)
-
-
-def _power(waves_NS: Tensor, lengths_N: Tensor) -> Tensor:
-    return waves_NS.square().sum(1) / lengths_N.clamp_min(1)
+def _power(wave_S: Tensor) -> Tensor:
+    return wave_S.square().sum() / max(len(wave_S), 1)
 
 
 def seed_of(name: str) -> int:
@@ -215,10 +199,10 @@ class Augmenter:
             A noise, an impulse response or the speech of other speakers cannot be read.
         """
         rng = np.random.default_rng((self.seed, seed_of(key or utterance.id)))
-        chain = _Chain(self, wave_S, sample_rate_hz, utterance, rng)
+        chain = _Chain(self, _tensor(wave_S), sample_rate_hz, utterance, rng)
         for link in (chain.speed, chain.room, chain.other_speaker, chain.background, chain.line, chain.level):
             link()
-        return chain.wave_1S[0].numpy(), " ".join(chain.done) or "clean"
+        return chain.wave_S.numpy(), " ".join(chain.done) or "clean"
 
 
 def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter:
@@ -251,22 +235,18 @@ def make_augmenter(config: AugmentConfig, data: DataDir, seed: int) -> Augmenter
 @dataclass
 class _Chain:
     of: Augmenter
-    wave_S: np.ndarray
+    wave_S: Tensor
     rate_hz: int
     utterance: Utterance
     rng: np.random.Generator
-
-    def __post_init__(self) -> None:
-        self.wave_1S = torch.from_numpy(np.ascontiguousarray(self.wave_S, np.float32))[None]
-        self.lengths_1 = torch.tensor([len(self.wave_S)])
-        self.done: list[str] = []
+    done: list[str] = field(default_factory=list)
 
     def speed(self) -> None:
         if not self.of.config.speed:
             return
         factor = float(self.rng.choice(self.of.config.speed))
         if factor != 1:
-            self.wave_1S, self.lengths_1 = change_speed(self.wave_1S, self.lengths_1, factor)
+            self.wave_S = torch.from_numpy(change_speed(self.wave_S.numpy(), factor))
             self.done.append(f"speed={factor:g}")
 
     def room(self) -> None:
@@ -280,38 +260,35 @@ class _Chain:
             wall_m, direct_db = self.rng.uniform(*_WALL_M), self.rng.uniform(*_DIRECT_DB)
             response_R = room_response(self.rate_hz, rt60_s, wall_m, direct_db, self.rng)
             about = f"rt60:{rt60_s:.2f}s"
-        self.wave_1S = reverberate(self.wave_1S, self.lengths_1, _tensor(response_R))
+        self.wave_S = reverberate(self.wave_S, _tensor(response_R))
         self.done.append(f"reverb={about}")
 
     def other_speaker(self) -> None:
         if self.rng.random() >= self.of.config.overlap_prob:
             return
         voice_M, name = self._voice(self._others(self.of.voices))
-        own, other = self.wave_1S.shape[1], len(voice_M)
+        own, other = len(self.wave_S), len(voice_M)
         start = int(self.rng.integers(-other // 2, max(own - other // 2, 1)))  # at least half of the shorter is heard
         snr_db = self.rng.uniform(*self.of.config.overlap_snr_db)
-        others, place = (_tensor(voice_M), torch.tensor([other])), torch.tensor([start])
-        self.wave_1S = overlap(self.wave_1S, self.lengths_1, *others, place, _number(snr_db))
+        self.wave_S = overlap(self.wave_S, _tensor(voice_M), start, snr_db)
         self.done.append(f"overlap={name},{snr_db:.1f}dB")
 
     def background(self) -> None:
         config, chance = self.of.config, self.rng.random()
         if chance >= config.noise_prob + config.babble_prob:
             return
-        count = self.wave_1S.shape[1]
         if chance < config.noise_prob:
             snr_db = self.rng.uniform(*config.noise_snr_db)
-            noise_S, about = self._noise(count)
+            noise_S, about = self._noise(len(self.wave_S))
         else:
             snr_db = self.rng.uniform(*config.babble_snr_db)
-            noise_S, about = self._babble(count)
-        self.wave_1S = add_noise(self.wave_1S, self.lengths_1, _tensor(noise_S), _number(snr_db))
+            noise_S, about = self._babble(len(self.wave_S))
+        self.wave_S = add_noise(self.wave_S, _tensor(noise_S), snr_db)
         self.done.append(f"noise={about},{snr_db:.1f}dB")
 
     def line(self) -> None:
         if self.rng.random() < self.of.config.telephone_prob:
-            mu_law = self.of.config.telephone_mu_law
-            self.wave_1S = telephone(self.wave_1S, self.lengths_1, self.rate_hz, mu_law=mu_law)
+            self.wave_S = telephone(self.wave_S, self.rate_hz, mu_law=self.of.config.telephone_mu_law)
             self.done.append("telephone")
 
     def level(self) -> None:
@@ -321,7 +298,7 @@ class _Chain:
             gain_db = self.rng.uniform(*self.of.config.volume_db)
             self.done.append(f"volume={gain_db:.1f}dB")
         if self.done:
-            self.wave_1S = change_volume(self.wave_1S, self.lengths_1, _number(gain_db))
+            self.wave_S = change_volume(self.wave_S, gain_db)
 
     def _noise(self, count: int) -> tuple[np.ndarray, str]:
         if self.of.noises:
@@ -359,12 +336,8 @@ class _Chain:
         raise fault
 
 
-def _number(value: float) -> torch.Tensor:
-    return torch.tensor([value], dtype=torch.float32)
-
-
-def _tensor(wave_S: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(wave_S, np.float32))[None]
+def _tensor(wave_S: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(wave_S, np.float32))
 
 
 @dataclass
@@ -518,9 +491,7 @@ def _with_copies(data: DataDir, out: Path, changes: Sequence[tuple[str, Change]]
 
 
 def _faster(wave_S: np.ndarray, *_: object, factor: float) -> tuple[np.ndarray, str]:
-    # The samples are taken as recorded at `factor` times their rate, so they play faster, and resampled to their rate.
-    ratio = Fraction(factor).limit_denominator(1000)
-    return resample(wave_S, ratio.numerator, ratio.denominator), ""
+    return change_speed(wave_S, factor), ""
 
 
 def _with_background(wave_S: np.ndarray, rate_hz: int, _: Utterance, key: str) -> tuple[np.ndarray, str]:

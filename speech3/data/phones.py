@@ -1,13 +1,22 @@
-"""Broad classes of phones: vowel, stop, fricative, affricate, nasal, liquid, glide, silence.
+"""Classes of phones: those to which TIMIT's are folded, and broad ones, such as vowel and stop, for any language.
 
-Phones are those of TIMIT and CMUdict (with or without stress), or IPA symbols with any diacritics. What is neither,
-such as a letter of another script, is ``other``.
+TIMIT's 61 phones are folded to 48 for training and to 39 classes for scoring (Lee and Hon 1989, "Speaker-independent
+phone recognition using hidden Markov models"; ``data/timit/phones.txt``). The glottal stop ``q`` is deleted.
+
+Broad classes are of phones of TIMIT and CMUdict (with or without stress), or IPA symbols with any diacritics. What is
+neither, such as a letter of another script, is ``other``.
 """
 
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Literal
 
+from speech3.config import shipped
+from speech3.errors import FormatError
+
+Size = Literal[39, 48]
+_DELETED = "-"
 SILENCE = "silence"
 OTHER = "other"
 _SILENT = frozenset(("", "sil", "sp", "spn", "<eps>", "h#", "#h", "pau", "epi", "<p:>", "<sil>", "noise", "nsn"))
@@ -68,3 +77,35 @@ def broad_class(label: str, *, arpabet: bool = False) -> str:
     if names[:2] == ["stop", "fricative"]:
         return "affricate"
     return names[0]
+
+
+def fold(text: str, size: Size) -> str:
+    """Replace the phones of `text` by their classes; what the table lacks stays as it is.
+
+    Phones that are already folded to the 48, or to the same classes, are accepted, too.
+    """
+    table = _table(size)
+    return " ".join(found for phone in text.split() if (found := table.get(phone, phone)) != _DELETED)
+
+
+@lru_cache
+def _rows() -> list[tuple[str, str, str]]:
+    """Each of the 61 phones, its class of the 48 and of the 39."""
+    path = shipped("data") / "timit" / "phones.txt"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    fields = [line.split() for line in lines if line.strip() and not line.startswith("#")]  # `h#` is a phone
+    if any(len(row) != 3 for row in fields):
+        raise FormatError(f"{path}: every line needs three columns; restore the file that came with speech3")
+    return [(phone, of_48, of_39) for phone, of_48, of_39 in fields]
+
+
+def phones61() -> tuple[str, ...]:
+    """TIMIT's 61 phones, sorted."""
+    return tuple(phone for phone, _, _ in _rows())
+
+
+@lru_cache
+def _table(size: Size) -> dict[str, str]:
+    if size == 48:
+        return {phone: of_48 for phone, of_48, _ in _rows()}
+    return {name: of_39 for *names, of_39 in _rows() for name in names if name != _DELETED}
