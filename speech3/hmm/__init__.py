@@ -29,7 +29,17 @@ if TYPE_CHECKING:
         Wave as Wave,
         along_boundaries as along_boundaries,
     )
-    from speech3.hmm.alignment.corrected import differences as differences, fit as fit, moved as moved
+    from speech3.hmm.alignment.compared import (
+        LEVELS as LEVELS,
+        Level as Level,
+        differences as differences,
+        fit as fit,
+        key as key,
+        match as match,
+        moved as moved,
+        paired as paired,
+        spoken as spoken,
+    )
     from speech3.hmm.alignment.longform import (
         LONG_UTTERANCE_S as LONG_UTTERANCE_S,
         LongLayout as LongLayout,
@@ -38,14 +48,6 @@ if TYPE_CHECKING:
         lay_out_long as lay_out_long,
         part_names as part_names,
         part_texts as part_texts,
-    )
-    from speech3.hmm.alignment.matching import (
-        LEVELS as LEVELS,
-        Level as Level,
-        key as key,
-        match as match,
-        paired as paired,
-        spoken as spoken,
     )
     from speech3.hmm.alignment.oov import (
         NONE as NONE,
