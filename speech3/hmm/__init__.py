@@ -84,16 +84,6 @@ if TYPE_CHECKING:
         to_first_and_loop as to_first_and_loop,
         train_tree as train_tree,
     )
-    from speech3.hmm.fmllr import (
-        FmllrStats as FmllrStats,
-        applied as applied,
-        fmllr_gradient as fmllr_gradient,
-        fmllr_hessian as fmllr_hessian,
-        identity as identity,
-        prior_stats as prior_stats,
-        speaker_transforms as speaker_transforms,
-        zero_fmllr_stats as zero_fmllr_stats,
-    )
     from speech3.hmm.gmm import (
         FrameScorer as FrameScorer,
         Gmm as Gmm,
@@ -112,7 +102,6 @@ if TYPE_CHECKING:
         write_transforms as write_transforms,
     )
     from speech3.hmm.kaldi.model import TransitionModel as TransitionModel, read_symbol_table as read_symbol_table
-    from speech3.hmm.lda_mllt import Projection as Projection
     from speech3.hmm.model import (
         FIRST_AND_LOOP as FIRST_AND_LOOP,
         Hmm as Hmm,
@@ -169,6 +158,17 @@ if TYPE_CHECKING:
         NO_WORD as NO_WORD,
         TranscriptGraph as TranscriptGraph,
         transcript_graph as transcript_graph,
+    )
+    from speech3.hmm.transforms import (
+        FmllrStats as FmllrStats,
+        Projection as Projection,
+        applied as applied,
+        fmllr_gradient as fmllr_gradient,
+        fmllr_hessian as fmllr_hessian,
+        identity as identity,
+        prior_stats as prior_stats,
+        speaker_transforms as speaker_transforms,
+        zero_fmllr_stats as zero_fmllr_stats,
     )
     from speech3.hmm.workers import Workers as Workers, WorkerShare as WorkerShare
 else:

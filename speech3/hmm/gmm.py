@@ -84,12 +84,7 @@ class Gmm(FrameScorer):
         Returns: (T, U) float32.
         Raises Speech3Error: the features do not have the dimension of the GMMs.
         """
-        dim = self.mean.shape[1]
-        if feats_TD.ndim != 2 or feats_TD.shape[1] != dim:
-            raise MismatchError(
-                f"features of shape {feats_TD.shape}, but the model was trained on {dim} values per frame; "
-                f"extract them with the model's feature preset"
-            )
+        check_values(feats_TD, self.mean.shape[1])
         pdfs = np.arange(self.num_pdfs) if pdfs is None else np.asarray(pdfs)
         wide_TD = np.concatenate([feats_TD, feats_TD * feats_TD], axis=1)
         out_UT = np.empty((len(pdfs), len(feats_TD)), np.float32)
@@ -118,6 +113,15 @@ class Gmm(FrameScorer):
         """Write a safetensors file of kind ``gmm``."""
         arrays = {"offset": self.offset, "weight": self.weight, "mean": self.mean, "var": self.var}
         save_tensors(path, arrays, {**(about or {}), "kind": "gmm"})
+
+
+def check_values(feats_TF: np.ndarray, values: int) -> None:
+    """Raise `Speech3Error` unless the features have as many values as those that a model was trained on."""
+    if feats_TF.ndim != 2 or feats_TF.shape[1] != values:
+        raise MismatchError(
+            f"features of shape {feats_TF.shape}, but the model was trained on {values} values per frame; extract them"
+            " with the model's feature preset"
+        )
 
 
 def load_gmm(path: Path | str) -> Gmm:

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from speech3.errors import MissingError, Speech3Error
-from speech3.hmm.fmllr import applied, identity
 from speech3.hmm.kaldi.convert import (
     read_spk2utt,
     read_transforms,
     write_projection,
     write_transforms,
 )
-from speech3.hmm.lda_mllt import Projection, spliced
+from speech3.hmm.transforms import Projection, applied, identity, spliced
 from speech3.io.ark import read_mat, read_mat_ark, write_ark
 
 # What copy-matrix writes: "\0B", the type with its size, then rows and columns, each with its size in bytes.

@@ -38,8 +38,8 @@ from speech3.hmm.kaldi.model import (
     transition_model_text,
     tree_text,
 )
-from speech3.hmm.lda_mllt import Projection
 from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, RIGHT, THREE_STATES, Hmm, PdfsOnly, Tree
+from speech3.hmm.transforms import Projection
 from speech3.io import ArkReader, read_int_ark, read_mat_ark, write_ark, write_mat
 from speech3.language import UNKNOWN, Lexicon, Pronunciation, write_lexicon
 from speech3.runtime import check_output, read_utf8, write_text
