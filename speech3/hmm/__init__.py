@@ -72,7 +72,6 @@ if TYPE_CHECKING:
         write_ctm as write_ctm,
         write_textgrid as write_textgrid,
     )
-    from speech3.hmm.alignments import Alignment as Alignment
     from speech3.hmm.clustering import (
         group_numbers as group_numbers,
         phone_groups as phone_groups,
@@ -156,6 +155,7 @@ if TYPE_CHECKING:
     )
     from speech3.hmm.transcript import (
         NO_WORD as NO_WORD,
+        Alignment as Alignment,
         TranscriptGraph as TranscriptGraph,
         transcript_graph as transcript_graph,
     )

@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from speech3.errors import DataError, MismatchError
-from speech3.hmm.alignments import Alignment, evened_out
 from speech3.hmm.clustering import ContextStats, build_tree, merged_stats
 from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, Hmm, num_outputs
 from speech3.hmm.train import alignment_stats
+from speech3.hmm.transcript import Alignment, evened_out
 from speech3.language import Lexicon
 from speech3.runtime import progress
 

@@ -17,9 +17,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.gmm import Sums
-from speech3.hmm.transcript import NO_WORD
+from speech3.hmm.transcript import NO_WORD, Alignment
 from speech3.language import Lexicon, Pronunciation, Silences
 
 SMOOTHING = 2.0  # lambda 2 and lambda 3 of the paper

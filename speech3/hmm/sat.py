@@ -21,10 +21,10 @@ import numpy as np
 from speech3.config import HmmConfig, SatConfig
 from speech3.errors import DataError, MismatchError
 from speech3.hmm import train
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.gmm import FrameScorer, Gmm, GmmStats, accumulate, load_gmm, twin_of, zero_stats
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, tied_states
+from speech3.hmm.transcript import Alignment
 from speech3.hmm.transforms import (
     FmllrStats,
     LdaStats,

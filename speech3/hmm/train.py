@@ -17,7 +17,6 @@ import numpy as np
 from speech3.config import HmmConfig, MonophoneConfig, TransformedConfig, TriphoneConfig
 from speech3.errors import DataError, counted
 from speech3.hmm import gmm as mixtures
-from speech3.hmm.alignments import Alignment, StoredAlignments, equal_alignment, evened_out, from_path
 from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merge_stats, merged_stats, read_phone_sets
 from speech3.hmm.gmm import MIN_VARIANCE, Gmm, GmmStats, Sums, split, split_targets, update
 from speech3.hmm.model import (
@@ -33,8 +32,8 @@ from speech3.hmm.model import (
     num_outputs,
 )
 from speech3.hmm.pronunciation_probs import Expected, PronunciationCounts, SilenceAfter, count, estimate, expected
-from speech3.hmm.transcript import TranscriptGraph, best_path
-from speech3.hmm.workers import Workers, WorkerShare
+from speech3.hmm.transcript import Alignment, TranscriptGraph, best_path, equal_alignment, evened_out, from_path
+from speech3.hmm.workers import StoredAlignments, Workers, WorkerShare
 from speech3.language import Lexicon
 from speech3.runtime import Metrics, progress
 

@@ -6,7 +6,7 @@ import pytest
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment.compared import Offsets, differences, fit, match, moved, spoken
 from speech3.hmm.alignment.times import FrameClock, Segment
-from speech3.hmm.alignments import Alignment
+from speech3.hmm.transcript import Alignment
 from speech3.language.lexicon import Lexicon, Pronunciation
 
 PAIR, OTHER = ("stop", "vowel"), ("vowel", "stop")

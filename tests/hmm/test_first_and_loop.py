@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from speech3.errors import SettingError, Speech3Error
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.first_and_loop import left_biphone_pdfs, middle_frames, to_first_and_loop, train_tree
 from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, Hmm, context_free_tree
 from speech3.hmm.train import alignment_stats
+from speech3.hmm.transcript import Alignment
 from speech3.language.lexicon import Lexicon, Pronunciation
 
 

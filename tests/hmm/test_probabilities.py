@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.pronunciation_probs import count, estimate, expected
-from speech3.hmm.transcript import NO_WORD
+from speech3.hmm.transcript import NO_WORD, Alignment
 from speech3.language.lexicon import Lexicon, Pronunciation, mark_positions, read_lexicon, write_lexicon
 
 LEXICON = Lexicon((Pronunciation("A", ("a",)), Pronunciation("A", ("b",)), Pronunciation("B", ("b", "a"))))

@@ -42,11 +42,10 @@ from speech3.features import static_features
 from speech3.hmm import train
 from speech3.hmm.alignment.longform import LongPart
 from speech3.hmm.alignment.times import FrameClock
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import GmmSystem, Scored, reestimate
-from speech3.hmm.transcript import NO_WORD
+from speech3.hmm.transcript import NO_WORD, Alignment
 from speech3.hmm.workers import Workers, WorkerShare
 
 SCALE = 0.5  # of the scores, times the scale at which they are used in the Viterbi search

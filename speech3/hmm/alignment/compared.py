@@ -24,7 +24,7 @@ import numpy as np
 from speech3.data import SILENCE, broad_class, folded, is_arpabet, is_silence
 from speech3.errors import DataError
 from speech3.hmm.alignment.times import FrameClock, Segment
-from speech3.hmm.alignments import Alignment
+from speech3.hmm.transcript import Alignment
 from speech3.language import Lexicon
 
 Level = Literal["words", "phones"]
