@@ -196,7 +196,7 @@ class Drawn:
         self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str], jobs: int, *, strict: bool = True
     ):
         """Alignments as `Recognizer.align` returns them, from two files."""
-        from speech3.hmm.workers import StoredAlignments
+        from speech3.hmm.workers import StoredAlignments, merged_alignments
 
         stores = [StoredAlignments(self.scratch / f"{part}.ali") for part in (0, 1)]
         for place, utterance in enumerate(feats):

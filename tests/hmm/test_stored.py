@@ -11,7 +11,7 @@ import pytest
 from speech3.hmm import train, workers
 from speech3.hmm.clustering import ContextStats, merge_stats, merged_stats
 from speech3.hmm.transcript import Alignment
-from speech3.hmm.workers import StoredAlignments, WordLists, WorkerShare
+from speech3.hmm.workers import StoredAlignments, WordLists, WorkerShare, merged_alignments
 
 
 def alignment(segments: int) -> Alignment:
