@@ -73,13 +73,11 @@ if TYPE_CHECKING:
         write_textgrid as write_textgrid,
     )
     from speech3.hmm.clustering import (
+        SUBSAMPLING as SUBSAMPLING,
         group_numbers as group_numbers,
+        left_biphone_pdfs as left_biphone_pdfs,
         phone_groups as phone_groups,
         read_phone_sets as read_phone_sets,
-    )
-    from speech3.hmm.first_and_loop import (
-        SUBSAMPLING as SUBSAMPLING,
-        left_biphone_pdfs as left_biphone_pdfs,
         to_first_and_loop as to_first_and_loop,
         train_tree as train_tree,
     )

@@ -37,6 +37,7 @@ MIN_POSTERIOR = 1e-8  # of a Gaussian in a frame; smaller ones are not accumulat
 MIN_VARIANCE = 0.001
 MIN_OCCUPANCY = 10.0  # Gaussians with fewer frames are removed
 MIN_WEIGHT = 1e-5
+_MIN_COUNT = 20.0  # frames of each Gaussian when there are to be more
 PERTURBATION = 0.01  # of the means in a split, in standard deviations
 _SCORES = 1 << 23  # Gaussians times frames that are scored at once, 32 MB
 _WEIGHT_ITERATIONS = 50
@@ -257,21 +258,21 @@ def normalized(weight: np.ndarray, offset: np.ndarray) -> np.ndarray:
     return weight / np.repeat(np.add.reduceat(weight, offset[:-1]), np.diff(offset))
 
 
-def split_targets(counts: np.ndarray, total: int, power: float, min_count: float = 20.0) -> np.ndarray:
+def split_targets(counts: np.ndarray, total: int, power: float) -> np.ndarray:
     """Number of Gaussians for each pdf: proportional to its count to the power of `power`, at least one.
 
     Kaldi's ``GetSplitTargets`` (hmm/hmm-utils.cc): each further Gaussian goes to the pdf with the largest
-    ``count ** power / gaussians``, as long as each Gaussian keeps `min_count` frames.
+    ``count ** power / gaussians``, as long as each Gaussian keeps `_MIN_COUNT` frames.
     """
     targets = np.ones(len(counts), np.int64)
-    heap = [(-(count**power), j) for j, count in enumerate(counts) if count > 2 * min_count]
+    heap = [(-(count**power), j) for j, count in enumerate(counts) if count > 2 * _MIN_COUNT]
     heapq.heapify(heap)
     for _ in range(total - len(counts)):
         if not heap:
             break
         _, j = heapq.heappop(heap)
         targets[j] += 1
-        if counts[j] > (targets[j] + 1) * min_count:
+        if counts[j] > (targets[j] + 1) * _MIN_COUNT:
             heapq.heappush(heap, (-(counts[j] ** power) / targets[j], j))
     return targets
 

@@ -17,13 +17,18 @@ import numpy as np
 from speech3.config import HmmConfig, MonophoneConfig, TransformedConfig, TriphoneConfig
 from speech3.errors import DataError, counted
 from speech3.hmm import gmm as mixtures
-from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merge_stats, merged_stats, read_phone_sets
+from speech3.hmm.clustering import (
+    ContextStats,
+    alignment_stats,
+    build_tree,
+    group_numbers,
+    merge_stats,
+    merged_stats,
+    read_phone_sets,
+)
 from speech3.hmm.gmm import MIN_VARIANCE, Gmm, GmmStats, Sums, split, split_targets, update
 from speech3.hmm.model import (
-    CENTRE,
     FIRST_AND_LOOP,
-    LEFT,
-    RIGHT,
     THREE_STATES,
     Hmm,
     Tree,
@@ -31,7 +36,7 @@ from speech3.hmm.model import (
     monophone_tree,
     num_outputs,
 )
-from speech3.hmm.pronunciation_probs import Expected, PronunciationCounts, SilenceAfter, count, estimate, expected
+from speech3.hmm.pronunciation_probs import estimated
 from speech3.hmm.transcript import Alignment, TranscriptGraph, best_path, equal_alignment, evened_out, from_path
 from speech3.hmm.workers import StoredAlignments, Workers, WorkerShare
 from speech3.language import Lexicon
@@ -237,36 +242,6 @@ def context_stats(share: WorkerShare) -> list[ContextStats]:
     return merged_stats(alignment_stats(found, share.feats[utterance]) for utterance, found in share.alignments.items())
 
 
-def alignment_stats(
-    alignment: Alignment, feats_TD: np.ndarray, sides: tuple[int, ...] = (LEFT, CENTRE, RIGHT)
-) -> ContextStats:
-    """One Gaussian's statistics per context of one utterance; a context may occur more than once.
-
-    In the contexts, phones on other sides than `sides` are 0.
-    """
-    feats_TD = feats_TD.astype(np.float64)
-    windows = alignment.windows()
-    windows[:, [side for side in (LEFT, CENTRE, RIGHT) if side not in sides]] = 0
-    context = np.column_stack([windows[alignment.segment], alignment.states]).astype(np.int32)
-    ones = np.ones((len(feats_TD), 1))
-    return _summed(context, np.concatenate([ones, feats_TD, feats_TD * feats_TD], axis=1))
-
-
-def _summed(context: np.ndarray, rows: np.ndarray) -> ContextStats:
-    change = np.flatnonzero(np.concatenate([[True], (context[1:] != context[:-1]).any(1)]))
-    return ContextStats(context[change], np.add.reduceat(rows, change))
-
-
-def pronunciations(share: WorkerShare) -> PronunciationCounts:
-    """Count pronunciations and silences along the current alignments."""
-    return count(share.alignments, share.words)
-
-
-def expected_silences(share: WorkerShare, after: SilenceAfter) -> Expected:
-    """Sum up how probable silence is before each pronunciation, along the current alignments."""
-    return expected(share.alignments, share.words, after)
-
-
 @dataclass(frozen=True, eq=False)
 class GmmSystem:
     """A GMM-HMM acoustic model, and the training utterances that it could not align, with the reasons."""
@@ -345,14 +320,9 @@ def train_triphone(
     number of roots.
     """
     system = tied_states(workers, mono.hmm.lexicon, config, config.tri, generator, metrics, "tri")
-    lexicon = mono.hmm.lexicon
     if not config.lexicon_probs:
         return system
-    counts = workers.total(pronunciations)
-    expected: Expected = {}
-    for found in workers.run(expected_silences, counts.silence_after()):
-        expected |= {key: expected.get(key, 0.0) + silences for key, silences in found.items()}
-    return replace(system, hmm=replace(system.hmm, lexicon=estimate(lexicon, counts, expected)))
+    return replace(system, hmm=replace(system.hmm, lexicon=estimated(workers, mono.hmm.lexicon)))
 
 
 def tied_states(

@@ -146,7 +146,7 @@ def gmm(out: Path) -> None:
     from speech3.hmm.clustering import group_numbers
     from speech3.hmm.gmm import Gmm, update
     from speech3.hmm.model import Hmm, monophone_tree
-    from speech3.hmm.pronunciation_probs import estimate
+    from speech3.hmm.pronunciation_probs import count, estimate, expected_silences
     from speech3.hmm.workers import WordLists, WorkerShare
     from speech3.recipe import stages
 
@@ -160,8 +160,8 @@ def gmm(out: Path) -> None:
     share = WorkerShare(WordLists(transcripts.words.items()), feats)
     for utterance, words in share.words.items():
         share.alignments[utterance] = drawn_alignment(lexicon, words)
-    counts = train.pronunciations(share)
-    estimate(lexicon, counts, train.expected_silences(share, counts.silence_after()))
+    counts = count(share)
+    estimate(lexicon, counts, expected_silences(share, counts))
     some = WorkerShare({key: share.words[key] for key in list(share.words)[::30]}, feats)
     train.flat_start(some, lexicon)
     train.context_stats(some)
