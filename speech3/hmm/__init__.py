@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         FrameScorer as FrameScorer,
         Gmm as Gmm,
         GmmStats as GmmStats,
+        Sums as Sums,
         accumulate_weighted as accumulate_weighted,
         extended_baum_welch as extended_baum_welch,
         load_gmm as load_gmm,

@@ -37,6 +37,7 @@ from speech3.runtime import (
 )
 
 R = TypeVar("R")
+T = TypeVar("T")
 _GRAPHS_BYTES = 256 << 20  # of the HMMs that a share keeps; others are made again in each pass
 _IN_MEMORY = 64 << 20  # bytes of alignments; beyond that, they go to a temporary file
 _HEAD = struct.Struct("<iid?")  # of a stored alignment: phone segments, frames, score, whether there are edges
@@ -159,8 +160,8 @@ class WorkerShare:
         """The utterances; only the first share shows its progress, since all shares cost about the same."""
         return self.shown_of(self.words, label)
 
-    def shown_of(self, items: Collection[str], label: str) -> Iterable[str]:
-        """Any items, such as speakers, in the same way."""
+    def shown_of(self, items: Collection[T], label: str) -> Iterable[T]:
+        """The same of any items, such as speakers."""
         of_all = f" (one of {self.parts} processes)" if self.parts > 1 else ""
         return items if self.number else progress(items, len(items), f"{label}{of_all}")
 
