@@ -16,7 +16,6 @@ import numpy as np
 
 from speech3.config import HmmConfig, MonophoneConfig, TransformedConfig, TriphoneConfig
 from speech3.errors import DataError, counted
-from speech3.hmm import gmm as mixtures
 from speech3.hmm.clustering import (
     ContextStats,
     alignment_stats,
@@ -26,7 +25,7 @@ from speech3.hmm.clustering import (
     merged_stats,
     read_phone_sets,
 )
-from speech3.hmm.gmm import MIN_VARIANCE, Gmm, GmmStats, Sums, split, split_targets, update
+from speech3.hmm.gmm import MIN_VARIANCE, Gmm, GmmStats, Sums, accumulate, split, split_targets, update, zero_stats
 from speech3.hmm.model import (
     FIRST_AND_LOOP,
     THREE_STATES,
@@ -173,20 +172,13 @@ def realign(
     failed = {}
     share.alignments.clear()
     for utterance in share.shown(label) if label else share.words:
-        found = align_one(share, utterance, hmm, scorer, (beam, retry_beam), acoustic_scale)
+        scored = score_one(share, utterance, hmm, scorer)
+        found = scored if isinstance(scored, str) else search_one(scored, hmm, (beam, retry_beam), acoustic_scale)
         if isinstance(found, Alignment):
             share.alignments[utterance] = found
         else:
             failed[utterance] = found
     return failed
-
-
-def align_one(
-    share: WorkerShare, utterance: str, hmm: Hmm, scorer: Scorer, beams: tuple[float, ...], acoustic_scale: float
-) -> Alignment | str:
-    """Align one utterance with the first of `beams` that succeeds; return the reason if none does."""
-    scored = score_one(share, utterance, hmm, scorer)
-    return scored if isinstance(scored, str) else search_one(scored, hmm, beams, acoustic_scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,6 +188,10 @@ class Scored:
     graph: TranscriptGraph
     pdf_U: np.ndarray
     loglikes_TU: np.ndarray
+
+    def columns(self, pdfs: np.ndarray) -> np.ndarray:
+        """The columns of `loglikes_TU` that belong to these pdfs, int32 of the same shape."""
+        return np.searchsorted(self.pdf_U, pdfs).astype(np.int32)
 
 
 def score_one(share: WorkerShare, utterance: str, hmm: Hmm, scorer: Scorer) -> Scored | str:
@@ -216,7 +212,7 @@ def score_one(share: WorkerShare, utterance: str, hmm: Hmm, scorer: Scorer) -> S
 
 def search_one(scored: Scored, hmm: Hmm, beams: tuple[float, ...], acoustic_scale: float) -> Alignment | str:
     """Find the best path with the first of `beams` that has one; return the reason if none does."""
-    column_S = np.searchsorted(scored.pdf_U, scored.graph.pdf).astype(np.int32)
+    column_S = scored.columns(scored.graph.pdf)
     for beam in beams:
         if best := best_path(scored.graph, hmm, scored.loglikes_TU, column_S, beam, acoustic_scale):
             return from_path(scored.graph, *best)
@@ -225,11 +221,11 @@ def search_one(scored: Scored, hmm: Hmm, beams: tuple[float, ...], acoustic_scal
 
 def collect(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> Pass:
     """Accumulate the statistics of GMMs and transitions along the current alignments."""
-    stats = mixtures.zero_stats(gmm)
+    stats = zero_stats(gmm)
     frames, visits = np.zeros(gmm.num_pdfs), np.zeros(gmm.num_pdfs)
     for utterance, alignment in share.alignments.items():
         pdf_T = alignment.pdfs(hmm)
-        mixtures.accumulate(gmm, stats, share.feats[utterance], pdf_T)
+        accumulate(gmm, stats, share.feats[utterance], pdf_T)
         position = alignment.segment * hmm.topology.states + alignment.states
         entered = np.concatenate([[True], position[1:] != position[:-1]])
         frames += np.bincount(pdf_T, minlength=gmm.num_pdfs)

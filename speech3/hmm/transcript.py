@@ -314,10 +314,13 @@ class Alignment:
         padded = np.concatenate([[0], self.phones, [0]]).astype(np.int32)
         return np.stack([padded[:-2], padded[1:-1], padded[2:]], axis=1)
 
+    def phone_pdfs(self, hmm: Hmm) -> np.ndarray:
+        """(P, states of a phone) int32: the pdf of each state of each segment under the tree of `hmm`."""
+        return np.array([hmm.pdfs(*window) for window in self.windows().tolist()], np.int32)
+
     def pdfs(self, hmm: Hmm) -> np.ndarray:
         """(T,) int32: the senone of each frame under the tree of `hmm`."""
-        table = np.array([hmm.pdfs(*window) for window in self.windows().tolist()], np.int32)
-        return table[self.segment, self.states]
+        return np.asarray(self.phone_pdfs(hmm)[self.segment, self.states])
 
 
 def from_path(graph: TranscriptGraph, path: np.ndarray, score: float) -> Alignment:
