@@ -6,15 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kaldi_dirs import integer, integers, unsigned
+from kaldi_dirs import answer, integer, integers, unsigned
 
 from speech3.errors import Speech3Error
 from speech3.hmm.kaldi.convert import export_kaldi
 from speech3.hmm.kaldi.model import (
-    KaldiTree,
-    Leaf,
-    Node,
-    Question,
     read_transition_model,
     read_tree,
     to_tree,
@@ -71,18 +67,6 @@ def by_hand(left: int, phone: int, right: int, state: int) -> int | None:
     if phone == 3:
         return 3 if state < 2 else 4
     return 7 + state
-
-
-def answer(tree: KaldiTree, window: tuple[int, ...], pdf_class: int) -> int | None:
-    """Pdf of a state of the phone in the middle of the window, as Kaldi looks it up; None if the tree has none."""
-    node: Node | None = tree.root
-    while node is not None and not isinstance(node, Leaf):
-        value = pdf_class if node.key == -1 else window[node.key]
-        if isinstance(node, Question):
-            node = node.yes if value in node.members else node.no
-        else:
-            node = node.ways[value] if 0 <= value < len(node.ways) else None
-    return None if node is None else node.pdf
 
 
 WINDOWS = list(itertools.product(range(5), range(1, 5), range(5)))
