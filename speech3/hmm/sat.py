@@ -183,7 +183,7 @@ def _stats_of_speakers(
     by_speaker: dict[str, list[str]] = {}
     for utterance in share.alignments:
         by_speaker.setdefault(feats.speaker_of[utterance], []).append(utterance)
-    for speaker in share.shown_of(list(by_speaker), label) if label else by_speaker:
+    for speaker in share.shown_of(by_speaker, label):
         stats = zero_fmllr_stats(gmm.mean.shape[1])
         for utterance in by_speaker[speaker]:
             unadapted_TD = feats.unadapted(utterance)

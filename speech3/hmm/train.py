@@ -171,7 +171,7 @@ def realign(
     """
     failed = {}
     share.alignments.clear()
-    for utterance in share.shown(label) if label else share.words:
+    for utterance in share.shown(label):
         scored = score_one(share, utterance, hmm, scorer)
         found = scored if isinstance(scored, str) else search_one(scored, hmm, (beam, retry_beam), acoustic_scale)
         if isinstance(found, Alignment):

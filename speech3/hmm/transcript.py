@@ -291,7 +291,7 @@ class Alignment:
     words: np.ndarray  # (P,) int32: index of the word in the transcript, `NO_WORD` for silence
     starts: np.ndarray  # (P + 1,) int32: first frame of each segment, then T
     states: np.ndarray  # (T,) int8: state within the phone
-    score: float  # log probability per frame, as returned by `speech3.hmm.transcript.best_path`
+    score: float  # log probability per frame, as returned by `best_path`
     # (P + 1,) float64, if known: boundaries of the segments in frames, not rounded to whole ones
     # (`speech3.hmm.alignment.boundaries`). The first is 0, the last T.
     edges: np.ndarray | None = None

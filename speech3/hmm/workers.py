@@ -157,13 +157,13 @@ class WorkerShare:
     _tree: Tree | None = None
 
     def shown(self, label: str) -> Iterable[str]:
-        """The utterances; only the first share shows its progress, since all shares cost about the same."""
+        """The utterances; if there is a label, the first share shows its progress: all shares cost about the same."""
         return self.shown_of(self.words, label)
 
     def shown_of(self, items: Collection[T], label: str) -> Iterable[T]:
         """The same of any items, such as speakers."""
         of_all = f" (one of {self.parts} processes)" if self.parts > 1 else ""
-        return items if self.number else progress(items, len(items), f"{label}{of_all}")
+        return progress(items, len(items), f"{label}{of_all}") if label and not self.number else items
 
     def graph(self, utterance: str, hmm: Hmm) -> TranscriptGraph:
         """The HMM of a transcript; the first ones are kept until another tree is used."""

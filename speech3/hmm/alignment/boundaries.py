@@ -304,9 +304,9 @@ def along_boundaries(workers: Workers, system: GmmSystem, config: HmmConfig, ref
     return GmmSystem(hmm, gmm, failed)
 
 
-def move_boundaries(share: WorkerShare, hmm: Hmm, gmm: Gmm, refinement: Refinement, label: str = "") -> None:
+def move_boundaries(share: WorkerShare, hmm: Hmm, gmm: Gmm, refinement: Refinement, label: str) -> None:
     """Move the boundaries of the share's alignments to the nearest frames of the refined ones."""
-    for utterance in share.shown(label) if label else share.words:
+    for utterance in share.shown(label):
         if utterance not in share.alignments:
             continue  # it failed
         scores = train.score_one(share, utterance, hmm, gmm)
