@@ -61,6 +61,9 @@ def test_transforms_of_speakers_in_all_their_forms(tmp_path: Path) -> None:
         back = read_transforms(path)
         assert list(back) == ["a", "b", "c"]
         assert all((back[speaker] == given[speaker]).all() for speaker in given)
+    alone = tmp_path / "alone"
+    write_transforms(alone / "trans.ark", given)
+    assert (read_transforms(alone)["b"] == given["b"]).all()
     kaldi = tmp_path / "kaldi"
     kaldi.mkdir()
     write_ark(kaldi / "trans.1", [("a", given["a"].astype(np.float32))])
