@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from speech3.hmm.kaldi.convert import export_kaldi
-from speech3.hmm.kaldi.model import TransitionModel, read_transition_model
+from speech3.hmm.kaldi.model import KaldiTree, Leaf, Node, Question, TransitionModel, read_transition_model
 from speech3.hmm.model import Hmm
 from speech3.io.ark import write_ark
 from speech3.io.fst import Fst, read_fst, write_fst
@@ -76,3 +76,15 @@ def kaldi_graph(directory: Path, ours: Path, model: TransitionModel) -> None:
     write_fst(Fst(fst.start, fst.final_S, fst.source_A, arcs_A), directory / "HCLG.fst")
     (directory / "words.txt").write_bytes((ours / "words.txt").read_bytes())
     (directory / "num_pdfs").write_text(f"{model.num_pdfs}\n")
+
+
+def answer(tree: KaldiTree, window: tuple[int, ...], pdf_class: int) -> int | None:
+    """Pdf of a state of the phone in the middle of the window, as Kaldi looks it up; None if the tree has none."""
+    node: Node | None = tree.root
+    while node is not None and not isinstance(node, Leaf):
+        value = pdf_class if node.key == -1 else window[node.key]
+        if isinstance(node, Question):
+            node = node.yes if value in node.members else node.no
+        else:
+            node = node.ways[value] if 0 <= value < len(node.ways) else None
+    return None if node is None else node.pdf

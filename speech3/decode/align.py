@@ -125,7 +125,7 @@ def align_datadir(
         espeak-ng's language code, for guessing pronunciations of the words that are still missing.
     corrected
         Phones and silences of some utterances with times corrected by the user: all boundaries are moved by the same
-        conventions, if that helps (`speech3.hmm.alignment.corrected`).
+        conventions, if that helps (`speech3.hmm.alignment.compared`).
 
     Raises
     ------

@@ -29,7 +29,17 @@ if TYPE_CHECKING:
         Wave as Wave,
         along_boundaries as along_boundaries,
     )
-    from speech3.hmm.alignment.corrected import differences as differences, fit as fit, moved as moved
+    from speech3.hmm.alignment.compared import (
+        LEVELS as LEVELS,
+        Level as Level,
+        differences as differences,
+        fit as fit,
+        key as key,
+        match as match,
+        moved as moved,
+        paired as paired,
+        spoken as spoken,
+    )
     from speech3.hmm.alignment.longform import (
         LONG_UTTERANCE_S as LONG_UTTERANCE_S,
         LongLayout as LongLayout,
@@ -38,14 +48,6 @@ if TYPE_CHECKING:
         lay_out_long as lay_out_long,
         part_names as part_names,
         part_texts as part_texts,
-    )
-    from speech3.hmm.alignment.matching import (
-        LEVELS as LEVELS,
-        Level as Level,
-        key as key,
-        match as match,
-        paired as paired,
-        spoken as spoken,
     )
     from speech3.hmm.alignment.oov import (
         NONE as NONE,
@@ -70,32 +72,20 @@ if TYPE_CHECKING:
         write_ctm as write_ctm,
         write_textgrid as write_textgrid,
     )
-    from speech3.hmm.alignments import Alignment as Alignment
     from speech3.hmm.clustering import (
+        SUBSAMPLING as SUBSAMPLING,
         group_numbers as group_numbers,
+        left_biphone_pdfs as left_biphone_pdfs,
         phone_groups as phone_groups,
         read_phone_sets as read_phone_sets,
-    )
-    from speech3.hmm.first_and_loop import (
-        SUBSAMPLING as SUBSAMPLING,
-        left_biphone_pdfs as left_biphone_pdfs,
         to_first_and_loop as to_first_and_loop,
         train_tree as train_tree,
-    )
-    from speech3.hmm.fmllr import (
-        FmllrStats as FmllrStats,
-        applied as applied,
-        fmllr_gradient as fmllr_gradient,
-        fmllr_hessian as fmllr_hessian,
-        identity as identity,
-        prior_stats as prior_stats,
-        speaker_transforms as speaker_transforms,
-        zero_fmllr_stats as zero_fmllr_stats,
     )
     from speech3.hmm.gmm import (
         FrameScorer as FrameScorer,
         Gmm as Gmm,
         GmmStats as GmmStats,
+        Sums as Sums,
         accumulate_weighted as accumulate_weighted,
         extended_baum_welch as extended_baum_welch,
         load_gmm as load_gmm,
@@ -110,7 +100,6 @@ if TYPE_CHECKING:
         write_transforms as write_transforms,
     )
     from speech3.hmm.kaldi.model import TransitionModel as TransitionModel, read_symbol_table as read_symbol_table
-    from speech3.hmm.lda_mllt import Projection as Projection
     from speech3.hmm.model import (
         FIRST_AND_LOOP as FIRST_AND_LOOP,
         Hmm as Hmm,
@@ -165,8 +154,20 @@ if TYPE_CHECKING:
     )
     from speech3.hmm.transcript import (
         NO_WORD as NO_WORD,
+        Alignment as Alignment,
         TranscriptGraph as TranscriptGraph,
         transcript_graph as transcript_graph,
+    )
+    from speech3.hmm.transforms import (
+        FmllrStats as FmllrStats,
+        Projection as Projection,
+        applied as applied,
+        fmllr_gradient as fmllr_gradient,
+        fmllr_hessian as fmllr_hessian,
+        identity as identity,
+        prior_stats as prior_stats,
+        speaker_transforms as speaker_transforms,
+        zero_fmllr_stats as zero_fmllr_stats,
     )
     from speech3.hmm.workers import Workers as Workers, WorkerShare as WorkerShare
 else:

@@ -1,25 +1,47 @@
-"""Grow the decision tree: the leaf with the best question is split first (Young et al. 1994; Kaldi's build-tree).
+"""Grow decision trees, of triphones and of LF-MMI's left biphones, from statistics along alignments.
+
+The leaf with the best question is split first (Young et al. 1994; Kaldi's build-tree).
 
 The statistics have one row for each (left, phone, right, state) seen, so one matrix product gives the gain in
 likelihood of the questions about all phone sets. The phone sets come from the data: similar phones are merged pair by
 pair. (Kaldi's are those of a top-down clustering, cluster-phones. Merging bottom up gives similar sets with a
 closed-form cost, the loss of likelihood when two single-Gaussian clusters become one.)
+
+The HMM of LF-MMI (Povey et al. 2016; Kaldi's steps/nnet3/chain/build_tree.sh) has the topology `FIRST_AND_LOOP`, a tree
+that asks about the phone and its left neighbour, and one output per `SUBSAMPLING` frames. Output k stands for the
+frames from ``SUBSAMPLING * k`` up to those of the next output. Its tree is grown from alignments of three-state phones.
+
+Axes: T frames, K outputs, D values of a frame, P phones (in `to_first_and_loop`: phone segments), Q questions.
 """
 
 import heapq
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from speech3.errors import MissingError, SettingError, Speech3Error
-from speech3.hmm.model import CENTRE, LEFT, RIGHT, THREE_STATES, Topology, Tree, TreeNodes
+from speech3.errors import DataError, MismatchError, MissingError, SettingError, Speech3Error
+from speech3.hmm.model import (
+    CENTRE,
+    FIRST_AND_LOOP,
+    LEFT,
+    RIGHT,
+    THREE_STATES,
+    Hmm,
+    Topology,
+    Tree,
+    TreeNodes,
+    num_outputs,
+)
+from speech3.hmm.transcript import Alignment, evened_out
 from speech3.language import Lexicon, phone_marks, plain_phone
 from speech3.runtime import progress, read_utf8
 
 VARIANCE_FLOOR = 0.01
+SUBSAMPLING = 3
+_SIDES = (LEFT, CENTRE)
 _MIN_ROWS = 20_000  # statistics that are held before they are merged
 _DIGIT = re.compile(r"(.*\D)(\d+)")
 
@@ -72,6 +94,22 @@ class ContextStats:
 
     context: np.ndarray  # (N, 4) int32: left, phone, right, state
     stats: np.ndarray  # (N, 1 + 2 D) float64: count, sums, sums of squares
+
+
+def alignment_stats(
+    alignment: Alignment, feats_TD: np.ndarray, sides: tuple[int, ...] = (LEFT, CENTRE, RIGHT)
+) -> ContextStats:
+    """One Gaussian's statistics per context of one utterance; a context may occur more than once.
+
+    In the contexts, phones on other sides than `sides` are 0.
+    """
+    feats_TD = feats_TD.astype(np.float64)
+    windows = alignment.windows()
+    windows[:, [side for side in (LEFT, CENTRE, RIGHT) if side not in sides]] = 0
+    context = np.column_stack([windows[alignment.segment], alignment.states]).astype(np.int32)
+    rows = np.concatenate([np.ones((len(feats_TD), 1)), feats_TD, feats_TD * feats_TD], axis=1)
+    change = np.flatnonzero(np.concatenate([[True], (context[1:] != context[:-1]).any(1)]))
+    return ContextStats(context[change], np.add.reduceat(rows, change))
 
 
 def merge_stats(parts: list[ContextStats]) -> ContextStats:
@@ -251,3 +289,99 @@ def _offer(heap, data, questions, rows, node, min_frames, sides) -> None:  # typ
             best_gain, best = float(gain.max()), (side, int(gain.argmax()))
     if best is not None:
         heapq.heappush(heap, (-best_gain, node, best, rows))
+
+
+def to_first_and_loop(alignment: Alignment) -> Alignment:
+    """Convert an alignment to `FIRST_AND_LOOP` phones at every `SUBSAMPLING`-th frame.
+
+    Each phone boundary moves to the nearest boundary between outputs. Phones left without an output get one: the
+    boundaries around them are shifted such that the largest shift is as small as possible.
+
+    `alignment`: an alignment of T frames, with any topology.
+    Returns: it has ``ceil(T / SUBSAMPLING)`` outputs, at least one per phone. The score is that of `alignment`.
+    Raises Speech3Error: there are fewer outputs than phones.
+    """
+    outputs, phones = num_outputs(alignment.num_frames, SUBSAMPLING), len(alignment.phones)
+    if outputs < phones:
+        raise DataError(f"too short at a third of the frame rate: {phones} phones, {outputs} outputs")
+    # An output belongs to the phone of its middle frame.
+    nearest = (alignment.starts + SUBSAMPLING // 2) // SUBSAMPLING
+    nearest[-1] = outputs
+    # With one output per phone set aside, boundaries need only be in order: each goes midway between the largest before
+    # it and the smallest after it.
+    slack = nearest - np.arange(phones + 1)
+    in_order = (np.maximum.accumulate(slack) + np.minimum.accumulate(slack[::-1])[::-1]) // 2
+    starts = (np.clip(in_order, 0, outputs - phones) + np.arange(phones + 1)).astype(np.int32)
+    return evened_out(replace(alignment, starts=starts, states=np.zeros(outputs, np.int8)), FIRST_AND_LOOP)
+
+
+def left_biphone_pdfs(hmm: Hmm) -> np.ndarray:
+    """The pdfs of each phone after each left phone, (N + 1, N + 1, 2) int32 by left phone (0: none) and phone.
+
+    The first of two is that of the phone's first frame, the second that of its later ones; those of phone 0 are zero.
+
+    Raises Speech3Error: the HMM has a different topology.
+    """
+    if hmm.topology.states != FIRST_AND_LOOP.states:
+        raise MismatchError("LF-MMI needs an HMM with one pdf for a phone's first frame and one for the later ones")
+    phones = np.arange(len(hmm.lexicon.phones) + 1, dtype=np.int32)
+    pdfs_NN2 = np.zeros((len(phones), len(phones), 2), np.int32)
+    windows_W3 = np.zeros((len(phones) - 1, 3), np.int32)
+    windows_W3[:, CENTRE] = phones[1:]
+    for left in phones:
+        windows_W3[:, LEFT] = left
+        pdfs_NN2[left, 1:] = hmm.tree.pdfs_of(windows_W3)
+    return pdfs_NN2
+
+
+def middle_frames(feats_TD: np.ndarray) -> np.ndarray:
+    """(K, D): the middle frame of those that each output stands for."""
+    middle_K = np.arange(num_outputs(len(feats_TD), SUBSAMPLING)) * SUBSAMPLING + SUBSAMPLING // 2
+    return feats_TD[np.minimum(middle_K, len(feats_TD) - 1)]
+
+
+def train_tree(
+    alignments: Mapping[str, Alignment],
+    feats: Mapping[str, np.ndarray],
+    lexicon: Lexicon,
+    leaves: int,
+    min_frames: float,
+    extra: Sequence[frozenset[int]] = (),
+    *,
+    key: str = "hmm.tri.leaves",
+) -> Hmm:
+    """Grow a left-biphone tree with two states per phone; silence and spoken noise have one pdf per state.
+
+    Parameters
+    ----------
+    alignments
+        As returned by `to_first_and_loop`.
+    feats
+        Matrices (T, D) of all frames: the features, with derivatives, of the GMMs that made the alignments.
+    leaves, min_frames, extra
+        As in `build_tree`; `min_frames` counts outputs.
+    key
+        Config key of `leaves`, for the error message.
+
+    Raises
+    ------
+    Speech3Error
+        There are no alignments, `leaves` is smaller than the number of roots, or features and alignment of an utterance
+        differ in length.
+    """
+    if not alignments:
+        raise DataError("no utterance is aligned, so no tree can be grown; see bad.txt of the alignment")
+
+    def stats_of(utterance: str, alignment: Alignment) -> ContextStats:
+        feats_KD = middle_frames(feats[utterance])
+        if len(feats_KD) != alignment.num_frames:
+            raise MismatchError(
+                f"{utterance}: {len(feats[utterance])} frames are {len(feats_KD)} outputs, but its alignment has"
+                f" {alignment.num_frames}: it was made from different features; align again"
+            )
+        return alignment_stats(alignment, feats_KD, _SIDES)
+
+    shown = progress(alignments.items(), len(alignments), "statistics for the tree")
+    (stats,) = merged_stats(stats_of(*item) for item in shown)
+    tree = build_tree(stats, lexicon, leaves, min_frames, extra, topology=FIRST_AND_LOOP, sides=_SIDES, key=key)
+    return Hmm(lexicon, tree, np.full(tree.num_pdfs, 0.5), FIRST_AND_LOOP, SUBSAMPLING)

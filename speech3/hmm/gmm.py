@@ -37,6 +37,7 @@ MIN_POSTERIOR = 1e-8  # of a Gaussian in a frame; smaller ones are not accumulat
 MIN_VARIANCE = 0.001
 MIN_OCCUPANCY = 10.0  # Gaussians with fewer frames are removed
 MIN_WEIGHT = 1e-5
+_MIN_COUNT = 20.0  # frames of each Gaussian when there are to be more
 PERTURBATION = 0.01  # of the means in a split, in standard deviations
 _SCORES = 1 << 23  # Gaussians times frames that are scored at once, 32 MB
 _WEIGHT_ITERATIONS = 50
@@ -84,12 +85,7 @@ class Gmm(FrameScorer):
         Returns: (T, U) float32.
         Raises Speech3Error: the features do not have the dimension of the GMMs.
         """
-        dim = self.mean.shape[1]
-        if feats_TD.ndim != 2 or feats_TD.shape[1] != dim:
-            raise MismatchError(
-                f"features of shape {feats_TD.shape}, but the model was trained on {dim} values per frame; "
-                f"extract them with the model's feature preset"
-            )
+        check_values(feats_TD, self.mean.shape[1])
         pdfs = np.arange(self.num_pdfs) if pdfs is None else np.asarray(pdfs)
         wide_TD = np.concatenate([feats_TD, feats_TD * feats_TD], axis=1)
         out_UT = np.empty((len(pdfs), len(feats_TD)), np.float32)
@@ -118,6 +114,15 @@ class Gmm(FrameScorer):
         """Write a safetensors file of kind ``gmm``."""
         arrays = {"offset": self.offset, "weight": self.weight, "mean": self.mean, "var": self.var}
         save_tensors(path, arrays, {**(about or {}), "kind": "gmm"})
+
+
+def check_values(feats_TF: np.ndarray, values: int) -> None:
+    """Raise `Speech3Error` unless the features have as many values as those that a model was trained on."""
+    if feats_TF.ndim != 2 or feats_TF.shape[1] != values:
+        raise MismatchError(
+            f"features of shape {feats_TF.shape}, but the model was trained on {values} values per frame; extract them"
+            " with the model's feature preset"
+        )
 
 
 def load_gmm(path: Path | str) -> Gmm:
@@ -253,21 +258,21 @@ def normalized(weight: np.ndarray, offset: np.ndarray) -> np.ndarray:
     return weight / np.repeat(np.add.reduceat(weight, offset[:-1]), np.diff(offset))
 
 
-def split_targets(counts: np.ndarray, total: int, power: float, min_count: float = 20.0) -> np.ndarray:
+def split_targets(counts: np.ndarray, total: int, power: float) -> np.ndarray:
     """Number of Gaussians for each pdf: proportional to its count to the power of `power`, at least one.
 
     Kaldi's ``GetSplitTargets`` (hmm/hmm-utils.cc): each further Gaussian goes to the pdf with the largest
-    ``count ** power / gaussians``, as long as each Gaussian keeps `min_count` frames.
+    ``count ** power / gaussians``, as long as each Gaussian keeps `_MIN_COUNT` frames.
     """
     targets = np.ones(len(counts), np.int64)
-    heap = [(-(count**power), j) for j, count in enumerate(counts) if count > 2 * min_count]
+    heap = [(-(count**power), j) for j, count in enumerate(counts) if count > 2 * _MIN_COUNT]
     heapq.heapify(heap)
     for _ in range(total - len(counts)):
         if not heap:
             break
         _, j = heapq.heappop(heap)
         targets[j] += 1
-        if counts[j] > (targets[j] + 1) * min_count:
+        if counts[j] > (targets[j] + 1) * _MIN_COUNT:
             heapq.heappush(heap, (-(counts[j] ** power) / targets[j], j))
     return targets
 

@@ -66,11 +66,7 @@ FIRST_AND_LOOP = Topology("first-and-loop", (False, True), (0, 1), weighted=Fals
 _KNOWN = {topology.name: topology for topology in (THREE_STATES, FIRST_AND_LOOP)}
 
 
-def topology_named(name: str, path: Path) -> Topology:
-    """The topology called `name`; `path` is the file that names it.
-
-    Raises Speech3Error: there is no topology of that name.
-    """
+def _topology_named(name: str, path: Path) -> Topology:
     if name not in _KNOWN:
         raise MissingError(
             f"{path}: no topology {name!r}, only {', '.join(_KNOWN)}; use the version of speech3 that wrote it"
@@ -315,7 +311,7 @@ def load_hmm(directory: Path | str) -> Hmm:
         silence_prob, positions = about["silence_prob"], about["position_dependent"]
         end = about["end"] and Silences(**about["end"])
         # Models saved before topologies were added do not name one.
-        topology = topology_named(about.get("topology", THREE_STATES.name), directory / HMM_FILE)
+        topology = _topology_named(about.get("topology", THREE_STATES.name), directory / HMM_FILE)
         subsampling = int(about.get("subsampling", 1))
     except (KeyError, TypeError) as error:
         raise MismatchError(f"{directory / 'hmm.json'}: has keys of another version of speech3; train again") from error

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from speech3.hmm.clustering import group_numbers, phone_groups
-from speech3.hmm.first_and_loop import left_biphone_pdfs
+from speech3.hmm.clustering import group_numbers, left_biphone_pdfs, phone_groups
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm
 
 _NEVER = np.float32(-np.inf)

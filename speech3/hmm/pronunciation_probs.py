@@ -10,16 +10,17 @@ s is silence and n is no silence:
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.gmm import Sums
 from speech3.hmm.transcript import NO_WORD
+from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language import Lexicon, Pronunciation, Silences
 
 SMOOTHING = 2.0  # lambda 2 and lambda 3 of the paper
@@ -40,28 +41,29 @@ class PronunciationCounts(Sums):
     after_silence: Counter[Key] = field(default_factory=Counter)
     before_silence: Counter[Key] = field(default_factory=Counter)
 
-    def silence_after(self) -> "SilenceAfter":
-        """P(s after w) of all pronunciations."""
-        average = sum(self.before_silence.values()) / max(sum(self.said.values()), 1)
-        return SilenceAfter(self.said, self.before_silence, min(max(average, RARE), 1 - RARE))
+    @cached_property
+    def average(self) -> float:
+        """P(s)."""
+        return min(max(self.before_silence.total() / max(self.said.total(), 1), RARE), 1 - RARE)
 
-
-@dataclass(frozen=True)
-class SilenceAfter:
-    """P(s after w), by pronunciation."""
-
-    said: Counter[Key]
-    before_silence: Counter[Key]
-    average: float
-
-    def __call__(self, key: Key) -> float:
+    def silence_after(self, key: Key) -> float:
+        """P(s after w)."""
         return (self.before_silence[key] + SMOOTHING * self.average) / (self.said[key] + SMOOTHING)
 
 
-def count(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -> PronunciationCounts:
-    """Count pronunciations and silences in the alignments; `words` are the transcripts."""
+def estimated(workers: Workers, lexicon: Lexicon) -> Lexicon:
+    """The lexicon with probabilities estimated from the alignments that the workers hold."""
+    counts = workers.total(count)
+    expected: Expected = {}
+    for found in workers.run(expected_silences, counts):
+        expected |= {key: expected.get(key, 0.0) + silences for key, silences in found.items()}
+    return estimate(lexicon, counts, expected)
+
+
+def count(share: WorkerShare) -> PronunciationCounts:
+    """Count pronunciations and silences along the alignments of a share."""
     counts = PronunciationCounts()
-    for before, silence, key in _joins(alignments, words):
+    for before, silence, key in _joins(share):
         counts.said[key] += 1
         if silence:
             counts.after_silence[key] += 1
@@ -69,18 +71,18 @@ def count(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -
     return counts
 
 
-def expected(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]], after: SilenceAfter) -> Expected:
+def expected_silences(share: WorkerShare, counts: PronunciationCounts) -> Expected:
     """The sum over the pronunciations before each pronunciation of the probability of silence after them."""
     found: defaultdict[Key, float] = defaultdict(float)
-    for before, _, key in _joins(alignments, words):
-        found[key] += after(before)
+    for before, _, key in _joins(share):
+        found[key] += counts.silence_after(before)
     return dict(found)
 
 
-def _joins(alignments: Mapping[str, Alignment], words: Mapping[str, list[str]]) -> Iterator[tuple[Key, bool, Key]]:
+def _joins(share: WorkerShare) -> Iterator[tuple[Key, bool, Key]]:
     """Pairs of neighbouring pronunciations, and whether silence is between them."""
-    for utterance, alignment in alignments.items():
-        before, silence, said = EDGE, False, words[utterance]
+    for utterance, alignment in share.alignments.items():
+        before, silence, said = EDGE, False, share.words[utterance]
         change = (np.flatnonzero(np.diff(alignment.words)) + 1).tolist()
         phones, indices = alignment.phones.tolist(), alignment.words.tolist()
         for begin, end in pairwise([0, *change, len(phones)]):
@@ -98,7 +100,7 @@ def estimate(lexicon: Lexicon, counts: PronunciationCounts, expected: Expected) 
 
     A word that does not occur keeps equally probable pronunciations and gets the average silence probability.
     """
-    said, after = counts.said, counts.silence_after()
+    said, after = counts.said, counts.silence_after
 
     def silences(key: Key) -> Silences:
         return Silences(

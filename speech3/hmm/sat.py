@@ -21,23 +21,28 @@ import numpy as np
 from speech3.config import HmmConfig, SatConfig
 from speech3.errors import DataError, MismatchError
 from speech3.hmm import train
-from speech3.hmm.alignments import Alignment
-from speech3.hmm.fmllr import FmllrStats, accumulate_fmllr, applied, prior_stats, speaker_transforms, zero_fmllr_stats
 from speech3.hmm.gmm import FrameScorer, Gmm, GmmStats, accumulate, load_gmm, twin_of, zero_stats
-from speech3.hmm.lda_mllt import (
+from speech3.hmm.model import Hmm
+from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, tied_states
+from speech3.hmm.transcript import Alignment
+from speech3.hmm.transforms import (
+    FmllrStats,
     LdaStats,
     MlltStats,
     Projection,
+    accumulate_fmllr,
     accumulate_lda,
     accumulate_mllt,
+    applied,
     lda,
     mllt,
+    prior_stats,
+    speaker_transforms,
     spliced,
+    zero_fmllr_stats,
     zero_lda_stats,
     zero_mllt_stats,
 )
-from speech3.hmm.model import Hmm
-from speech3.hmm.train import NOTHING_ALIGNED, GmmSystem, tied_states
 from speech3.hmm.workers import Workers, WorkerShare
 from speech3.io import MODEL_FILE, load_tensors, save_tensors
 from speech3.runtime import Metrics, read_json
@@ -94,17 +99,8 @@ class Projected(Mapping[str, np.ndarray]):
 
 
 @dataclass(frozen=True, eq=False)
-class FmllrSettings:
-    """How the transforms of speakers are estimated (see `speaker_transforms`); `prior` is of one frame."""
-
-    min_frames: float
-    prior_frames: float
-    prior: FmllrStats | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class Estimated:
-    """The transforms of the speakers of a share, the reasons of those who have none, and what they gained."""
+    """The transforms of the speakers of a share, the reasons of those who have none."""
 
     transforms: dict[str, np.ndarray]
     without: dict[str, str]
@@ -156,30 +152,27 @@ def pdf_frames(share: WorkerShare, hmm: Hmm) -> np.ndarray:
     return frames_J
 
 
-def estimate_transforms(
-    share: WorkerShare, hmm: Hmm, gmm: Gmm, settings: FmllrSettings, twin: Gmm | None = None, label: str = ""
-) -> Estimated:
+def estimate_transforms(share: WorkerShare, hmm: Hmm, gmm: Gmm, min_frames: float, label: str = "") -> Estimated:
     """Estimate the transforms of the share's speakers along the current alignments, and use them from now on.
 
-    Posteriors are those of `gmm` on the features as transformed so far, or of `twin` on the untransformed ones; the
-    statistics are of the untransformed features, so each transform replaces the one before, from which it starts.
-    A speaker whose transform cannot be estimated keeps the one from before.
+    A transform starts from the one before, which it replaces; a speaker with fewer frames than `min_frames`, or whose
+    transform cannot be estimated, keeps that.
     """
     feats, found = features_of(share), Estimated({}, {}, {})
-    for speaker, stats in _stats_of_speakers(share, hmm, gmm, twin, label):
+    for speaker, stats in _stats_of_speakers(share, hmm, gmm, None, label):
+        transforms, without = speaker_transforms({speaker: stats}, None, feats.transforms, min_frames=min_frames)
+        found.transforms.update(transforms)
+        found.without.update(without)
         found.frames[speaker] = stats.count
-        least, prior = settings.min_frames, settings.prior_frames
-        one, why = speaker_transforms(
-            {speaker: stats}, settings.prior, feats.transforms, min_frames=least, prior_frames=prior
-        )
-        found.transforms.update(one)
-        found.without.update(why)
     feats.transforms |= found.transforms
     return found
 
 
 def fmllr_stats(share: WorkerShare, hmm: Hmm, gmm: Gmm, twin: Gmm | None, label: str) -> dict[str, FmllrStats]:
-    """The statistics of each of the share's speakers, as `estimate_transforms` uses them."""
+    """The statistics of each of the share's speakers along the current alignments, of the untransformed features.
+
+    Posteriors are those of `gmm` on the features as transformed so far, or of `twin` on the untransformed ones.
+    """
     return dict(_stats_of_speakers(share, hmm, gmm, twin, label))
 
 
@@ -190,7 +183,7 @@ def _stats_of_speakers(
     by_speaker: dict[str, list[str]] = {}
     for utterance in share.alignments:
         by_speaker.setdefault(feats.speaker_of[utterance], []).append(utterance)
-    for speaker in share.shown_of(list(by_speaker), label) if label else by_speaker:
+    for speaker in share.shown_of(by_speaker, label):
         stats = zero_fmllr_stats(gmm.mean.shape[1])
         for utterance in by_speaker[speaker]:
             unadapted_TD = feats.unadapted(utterance)
@@ -360,10 +353,8 @@ def train_sat(
 
     def transforms(hmm: Hmm, gmm: Gmm, iteration: int) -> None:
         nonlocal estimated
-        settings = FmllrSettings(stage.min_frames, 0.0)
         label = "transforms of speakers" if not iteration else ""
-        found = workers.run(estimate_transforms, hmm, gmm, settings, None, label)
-        estimated = merged_estimates(found)
+        estimated = merged_estimates(workers.run(estimate_transforms, hmm, gmm, stage.min_frames, label))
         counts = {"speakers": len(estimated.transforms), "without": len(estimated.without)}
         metrics.write(event="fmllr", system="sat", iteration=iteration, **counts)
 
@@ -402,7 +393,7 @@ class Adapted:
 
     gmm: Gmm  # GMMs on adapted features, one Gaussian for each of the twin
     frames: np.ndarray  # (J,) frames of speech of each pdf in training
-    # `min_frames`, `prior_frames`: as in `FmllrSettings`, for decoding
+    # `min_frames`, `prior_frames`: as in `speaker_transforms`, for decoding
     min_frames: float
     prior_frames: float
     passes: int  # passes over a data set

@@ -16,15 +16,18 @@ import numpy as np
 
 from speech3.config import HmmConfig, MonophoneConfig, TransformedConfig, TriphoneConfig
 from speech3.errors import DataError, counted
-from speech3.hmm import gmm as mixtures
-from speech3.hmm.alignments import Alignment, StoredAlignments, equal_alignment, evened_out, from_path
-from speech3.hmm.clustering import ContextStats, build_tree, group_numbers, merge_stats, merged_stats, read_phone_sets
-from speech3.hmm.gmm import MIN_VARIANCE, Gmm, GmmStats, Sums, split, split_targets, update
+from speech3.hmm.clustering import (
+    ContextStats,
+    alignment_stats,
+    build_tree,
+    group_numbers,
+    merge_stats,
+    merged_stats,
+    read_phone_sets,
+)
+from speech3.hmm.gmm import MIN_VARIANCE, Gmm, GmmStats, Sums, accumulate, split, split_targets, update, zero_stats
 from speech3.hmm.model import (
-    CENTRE,
     FIRST_AND_LOOP,
-    LEFT,
-    RIGHT,
     THREE_STATES,
     Hmm,
     Tree,
@@ -32,9 +35,9 @@ from speech3.hmm.model import (
     monophone_tree,
     num_outputs,
 )
-from speech3.hmm.pronunciation_probs import Expected, PronunciationCounts, SilenceAfter, count, estimate, expected
-from speech3.hmm.transcript import TranscriptGraph, best_path
-from speech3.hmm.workers import Workers, WorkerShare
+from speech3.hmm.pronunciation_probs import estimated
+from speech3.hmm.transcript import Alignment, TranscriptGraph, best_path, equal_alignment, evened_out, from_path
+from speech3.hmm.workers import StoredAlignments, Workers, WorkerShare
 from speech3.language import Lexicon
 from speech3.runtime import Metrics, progress
 
@@ -168,21 +171,14 @@ def realign(
     """
     failed = {}
     share.alignments.clear()
-    for utterance in share.shown(label) if label else share.words:
-        found = align_one(share, utterance, hmm, scorer, (beam, retry_beam), acoustic_scale)
+    for utterance in share.shown(label):
+        scored = score_one(share, utterance, hmm, scorer)
+        found = scored if isinstance(scored, str) else search_one(scored, hmm, (beam, retry_beam), acoustic_scale)
         if isinstance(found, Alignment):
             share.alignments[utterance] = found
         else:
             failed[utterance] = found
     return failed
-
-
-def align_one(
-    share: WorkerShare, utterance: str, hmm: Hmm, scorer: Scorer, beams: tuple[float, ...], acoustic_scale: float
-) -> Alignment | str:
-    """Align one utterance with the first of `beams` that succeeds; return the reason if none does."""
-    scored = score_one(share, utterance, hmm, scorer)
-    return scored if isinstance(scored, str) else search_one(scored, hmm, beams, acoustic_scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,6 +188,10 @@ class Scored:
     graph: TranscriptGraph
     pdf_U: np.ndarray
     loglikes_TU: np.ndarray
+
+    def columns(self, pdfs: np.ndarray) -> np.ndarray:
+        """The columns of `loglikes_TU` that belong to these pdfs, int32 of the same shape."""
+        return np.searchsorted(self.pdf_U, pdfs).astype(np.int32)
 
 
 def score_one(share: WorkerShare, utterance: str, hmm: Hmm, scorer: Scorer) -> Scored | str:
@@ -212,7 +212,7 @@ def score_one(share: WorkerShare, utterance: str, hmm: Hmm, scorer: Scorer) -> S
 
 def search_one(scored: Scored, hmm: Hmm, beams: tuple[float, ...], acoustic_scale: float) -> Alignment | str:
     """Find the best path with the first of `beams` that has one; return the reason if none does."""
-    column_S = np.searchsorted(scored.pdf_U, scored.graph.pdf).astype(np.int32)
+    column_S = scored.columns(scored.graph.pdf)
     for beam in beams:
         if best := best_path(scored.graph, hmm, scored.loglikes_TU, column_S, beam, acoustic_scale):
             return from_path(scored.graph, *best)
@@ -221,11 +221,11 @@ def search_one(scored: Scored, hmm: Hmm, beams: tuple[float, ...], acoustic_scal
 
 def collect(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> Pass:
     """Accumulate the statistics of GMMs and transitions along the current alignments."""
-    stats = mixtures.zero_stats(gmm)
+    stats = zero_stats(gmm)
     frames, visits = np.zeros(gmm.num_pdfs), np.zeros(gmm.num_pdfs)
     for utterance, alignment in share.alignments.items():
         pdf_T = alignment.pdfs(hmm)
-        mixtures.accumulate(gmm, stats, share.feats[utterance], pdf_T)
+        accumulate(gmm, stats, share.feats[utterance], pdf_T)
         position = alignment.segment * hmm.topology.states + alignment.states
         entered = np.concatenate([[True], position[1:] != position[:-1]])
         frames += np.bincount(pdf_T, minlength=gmm.num_pdfs)
@@ -236,36 +236,6 @@ def collect(share: WorkerShare, hmm: Hmm, gmm: Gmm) -> Pass:
 def context_stats(share: WorkerShare) -> list[ContextStats]:
     """Accumulate one Gaussian's statistics per (left, phone, right, state) along the current alignments, if any."""
     return merged_stats(alignment_stats(found, share.feats[utterance]) for utterance, found in share.alignments.items())
-
-
-def alignment_stats(
-    alignment: Alignment, feats_TD: np.ndarray, sides: tuple[int, ...] = (LEFT, CENTRE, RIGHT)
-) -> ContextStats:
-    """One Gaussian's statistics per context of one utterance; a context may occur more than once.
-
-    In the contexts, phones on other sides than `sides` are 0.
-    """
-    feats_TD = feats_TD.astype(np.float64)
-    windows = alignment.windows()
-    windows[:, [side for side in (LEFT, CENTRE, RIGHT) if side not in sides]] = 0
-    context = np.column_stack([windows[alignment.segment], alignment.states]).astype(np.int32)
-    ones = np.ones((len(feats_TD), 1))
-    return _summed(context, np.concatenate([ones, feats_TD, feats_TD * feats_TD], axis=1))
-
-
-def _summed(context: np.ndarray, rows: np.ndarray) -> ContextStats:
-    change = np.flatnonzero(np.concatenate([[True], (context[1:] != context[:-1]).any(1)]))
-    return ContextStats(context[change], np.add.reduceat(rows, change))
-
-
-def pronunciations(share: WorkerShare) -> PronunciationCounts:
-    """Count pronunciations and silences along the current alignments."""
-    return count(share.alignments, share.words)
-
-
-def expected_silences(share: WorkerShare, after: SilenceAfter) -> Expected:
-    """Sum up how probable silence is before each pronunciation, along the current alignments."""
-    return expected(share.alignments, share.words, after)
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,14 +316,9 @@ def train_triphone(
     number of roots.
     """
     system = tied_states(workers, mono.hmm.lexicon, config, config.tri, generator, metrics, "tri")
-    lexicon = mono.hmm.lexicon
     if not config.lexicon_probs:
         return system
-    counts = workers.total(pronunciations)
-    expected: Expected = {}
-    for found in workers.run(expected_silences, counts.silence_after()):
-        expected |= {key: expected.get(key, 0.0) + silences for key, silences in found.items()}
-    return replace(system, hmm=replace(system.hmm, lexicon=estimate(lexicon, counts, expected)))
+    return replace(system, hmm=replace(system.hmm, lexicon=estimated(workers, mono.hmm.lexicon)))
 
 
 def tied_states(

@@ -1,19 +1,23 @@
-"""The HMM of one transcript, with all pronunciations, optional silence and phones in context; Viterbi search in it.
+"""The alignment of a transcript: its HMM, Viterbi search in that, and the phone and state that it finds in each frame.
 
-Silence is optional before the first word and after each word, as in Kaldi's L (utils/make_lexicon_fst.pl). States are
-in topological order, so that one sweep over them is one step of the search, which is compiled and releases the GIL.
+The HMM has all pronunciations, optional silence and phones in context. Silence is optional before the first word and
+after each word, as in Kaldi's L (utils/make_lexicon_fst.pl). States are in topological order, so that one sweep over
+them is one step of the search, which is compiled and releases the GIL. An `Alignment` does not depend on the model that
+made it.
+
+Axes: P phone segments, T frames, S states of a transcript, A arcs.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numba
 import numpy as np
 
 from speech3.errors import DataError
-from speech3.hmm.model import LEFT, RIGHT, Hmm, Tree
+from speech3.hmm.model import LEFT, RIGHT, THREE_STATES, Hmm, Topology, Tree
 from speech3.language import Lexicon, Silences
 
 NO_WORD = -1
@@ -277,3 +281,81 @@ def _search(loglikes, column, stay, leave, ptr, src, logp, entry, final, reach, 
             path[t] = end
             end = back[t, end]
     return path, score
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """The alignment of one utterance (T frames, P phone segments)."""
+
+    phones: np.ndarray  # (P,) int32, phone numbers
+    words: np.ndarray  # (P,) int32: index of the word in the transcript, `NO_WORD` for silence
+    starts: np.ndarray  # (P + 1,) int32: first frame of each segment, then T
+    states: np.ndarray  # (T,) int8: state within the phone
+    score: float  # log probability per frame, as returned by `best_path`
+    # (P + 1,) float64, if known: boundaries of the segments in frames, not rounded to whole ones
+    # (`speech3.hmm.alignment.boundaries`). The first is 0, the last T.
+    edges: np.ndarray | None = None
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.states)
+
+    @property
+    def places(self) -> np.ndarray:
+        """(P + 1,) float64 boundaries in frames: `edges`, or else `starts`."""
+        return np.array(self.starts if self.edges is None else self.edges, np.float64)
+
+    @cached_property
+    def segment(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self.phones), dtype=np.int32), np.diff(self.starts))
+
+    def windows(self) -> np.ndarray:
+        """(P, 3) int32: left phone, phone, right phone of each segment; 0 beyond the ends."""
+        padded = np.concatenate([[0], self.phones, [0]]).astype(np.int32)
+        return np.stack([padded[:-2], padded[1:-1], padded[2:]], axis=1)
+
+    def phone_pdfs(self, hmm: Hmm) -> np.ndarray:
+        """(P, states of a phone) int32: the pdf of each state of each segment under the tree of `hmm`."""
+        return np.array([hmm.pdfs(*window) for window in self.windows().tolist()], np.int32)
+
+    def pdfs(self, hmm: Hmm) -> np.ndarray:
+        """(T,) int32: the senone of each frame under the tree of `hmm`."""
+        return np.asarray(self.phone_pdfs(hmm)[self.segment, self.states])
+
+
+def from_path(graph: TranscriptGraph, path: np.ndarray, score: float) -> Alignment:
+    """Convert a path through a transcript's HMM, (T,) states, to an alignment."""
+    copy = graph.copy[path]
+    first = np.flatnonzero(np.concatenate([[True], copy[1:] != copy[:-1]]))
+    starts = np.concatenate([first, [len(path)]]).astype(np.int32)
+    at = path[first]
+    return Alignment(graph.phone[at], graph.word[at], starts, graph.state[path].astype(np.int8), score)
+
+
+def evened_out(alignment: Alignment, topology: Topology = THREE_STATES) -> Alignment:
+    lengths = np.diff(alignment.starts)
+    place = np.arange(alignment.num_frames) - np.repeat(alignment.starts[:-1], lengths)
+    part_T = alignment.segment * topology.min_frames + place * topology.min_frames // np.repeat(lengths, lengths)
+    return replace(alignment, states=topology.states_of_parts(part_T))
+
+
+def equal_alignment(
+    lexicon: Lexicon, words: Sequence[str], num_frames: int, topology: Topology = THREE_STATES
+) -> Alignment | None:
+    """Divide the frames equally among silence, the first pronunciation of each word, and silence (a flat start).
+
+    Returns None if there are fewer frames than these phones need.
+    """
+    phones, index = [lexicon.silence], [NO_WORD]
+    for number, word in enumerate(words):
+        spoken = lexicon.by_word[word][0].phones
+        phones += [lexicon.phone_ids[phone] for phone in spoken]
+        index += [number] * len(spoken)
+    phones, index = [*phones, lexicon.silence], [*index, NO_WORD]
+    parts = len(phones) * topology.min_frames
+    if num_frames < parts:
+        return None
+    edges = np.linspace(0, num_frames, parts + 1).round().astype(np.int32)
+    states = topology.states_of_parts(np.repeat(np.arange(parts), np.diff(edges)))
+    starts = edges[:: topology.min_frames]
+    return Alignment(np.array(phones, np.int32), np.array(index, np.int32), starts, states, 0.0)

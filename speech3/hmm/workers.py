@@ -1,8 +1,8 @@
 """Processes that each keep a share of the utterances, so that a pass over the data sends models, not features.
 
 A pass is a function that is called as ``function(share, *arguments)`` in each process; the results are collected in a
-list. A share keeps its alignments from pass to pass, in a file if they are many, and as many of its transcripts' HMMs
-as fit into `_GRAPHS_BYTES`.
+list. A share keeps its alignments from pass to pass, in a file if they are many (memory then holds only a file offset
+for each utterance), and as many of its transcripts' HMMs as fit into `_GRAPHS_BYTES`.
 """
 
 import functools
@@ -10,20 +10,24 @@ import multiprocessing
 import operator
 import os
 import pickle
-from collections.abc import Callable, Collection, Iterable, Mapping
+import struct
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 
-from speech3.errors import MachineError
-from speech3.hmm.alignments import StoredAlignments, WordLists
+from speech3.errors import MachineError, Speech3Error
 from speech3.hmm.model import Hmm, Tree
-from speech3.hmm.transcript import TranscriptGraph, transcript_graph
+from speech3.hmm.transcript import Alignment, TranscriptGraph, transcript_graph
+from speech3.io import ComputedMapping
 from speech3.runtime import (
+    explained_disk_errors,
     out_of_memory,
     processes_work,
     progress,
@@ -33,8 +37,109 @@ from speech3.runtime import (
 )
 
 R = TypeVar("R")
+T = TypeVar("T")
 _GRAPHS_BYTES = 256 << 20  # of the HMMs that a share keeps; others are made again in each pass
+_IN_MEMORY = 64 << 20  # bytes of alignments; beyond that, they go to a temporary file
+_HEAD = struct.Struct("<iid?")  # of a stored alignment: phone segments, frames, score, whether there are edges
 _share: "WorkerShare | None" = None
+
+
+class WordLists(MutableMapping[str, list[str]]):
+    """The words of each utterance. Lists of strings would take ten times the memory of the text."""
+
+    def __init__(self, words: Iterable[tuple[str, list[str]]] = ()) -> None:
+        self._texts = {utterance: " ".join(each) for utterance, each in words}
+
+    def __getitem__(self, utterance: str) -> list[str]:
+        return self._texts[utterance].split()
+
+    def __setitem__(self, utterance: str, words: list[str]) -> None:
+        self._texts[utterance] = " ".join(words)
+
+    def __delitem__(self, utterance: str) -> None:
+        del self._texts[utterance]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+
+class StoredAlignments(MutableMapping[str, Alignment]):
+    """Alignments in a file; those of a small corpus stay in memory.
+
+    `path`: the file. Without it, a temporary one is used, and the object can be pickled only while it is empty.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._places: dict[str, int] = {}
+        self._stream: IO[bytes] | None = None
+
+    def opened(self) -> IO[bytes]:
+        """The file, which stays open even if it is deleted."""
+        if self._stream is None:
+            if self.path:
+                self._stream = self.path.open("r+b" if self._places else "w+b")
+            else:
+                spooled = tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="speech3-ali-")  # noqa: SIM115  # `clear`
+                self._stream = cast(IO[bytes], spooled)
+        return self._stream
+
+    def __getitem__(self, utterance: str) -> Alignment:
+        stream, place = self.opened(), self._places[utterance]
+        stream.seek(place)
+        segments, frames, score, has_edges = _HEAD.unpack(stream.read(_HEAD.size))
+        content = stream.read(4 * (3 * segments + 1) + frames + (8 * (segments + 1) if has_edges else 0))
+        numbers = np.frombuffer(content, np.int32, 3 * segments + 1)
+        phones, words, starts = np.split(numbers, [segments, 2 * segments])
+        states = np.frombuffer(content, np.int8, frames, numbers.nbytes)
+        edges = np.frombuffer(content, np.float64, offset=numbers.nbytes + frames) if has_edges else None
+        return Alignment(phones, words, starts, states, score, edges)
+
+    def __setitem__(self, utterance: str, found: Alignment) -> None:
+        stream = self.opened()
+        numbers = np.concatenate([found.phones, found.words, found.starts]).astype(np.int32, copy=False)
+        head = _HEAD.pack(len(found.phones), found.num_frames, found.score, found.edges is not None)
+        tail = b"" if found.edges is None else found.edges.astype(np.float64, copy=False).tobytes()
+        try:
+            with explained_disk_errors(self.path or tempfile.gettempdir()):
+                self._places[utterance] = stream.seek(0, 2)
+                stream.write(head + numbers.tobytes() + found.states.astype(np.int8, copy=False).tobytes() + tail)
+        except Speech3Error as error:
+            raise error.restated(f"{error}; or set TMPDIR to a directory with more space") from error
+
+    def __delitem__(self, utterance: str) -> None:
+        del self._places[utterance]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def clear(self) -> None:
+        self._places = {}
+        if self._stream is not None:
+            self._stream.seek(0)
+            self._stream.truncate()
+
+    def __getstate__(self) -> dict[str, object]:
+        if self._stream is not None:
+            if self.path is None and self._places:
+                raise TypeError("alignments in a temporary file cannot be sent to another process")
+            self._stream.flush()
+        return {**self.__dict__, "_stream": None}
+
+
+def merged_alignments(stores: Iterable[StoredAlignments]) -> Mapping[str, Alignment]:
+    """The alignments of several stores, sorted by utterance; their files may be deleted."""
+    store_of: dict[str, StoredAlignments] = {}
+    for store in stores:
+        store.opened()
+        store_of.update(dict.fromkeys(store, store))
+    return ComputedMapping(dict.fromkeys(sorted(store_of)), lambda utterance: store_of[utterance][utterance])
 
 
 @dataclass
@@ -52,13 +157,13 @@ class WorkerShare:
     _tree: Tree | None = None
 
     def shown(self, label: str) -> Iterable[str]:
-        """The utterances; only the first share shows its progress, since all shares cost about the same."""
+        """The utterances; if there is a label, the first share shows its progress: all shares cost about the same."""
         return self.shown_of(self.words, label)
 
-    def shown_of(self, items: Collection[str], label: str) -> Iterable[str]:
-        """Any items, such as speakers, in the same way."""
+    def shown_of(self, items: Collection[T], label: str) -> Iterable[T]:
+        """The same of any items, such as speakers."""
         of_all = f" (one of {self.parts} processes)" if self.parts > 1 else ""
-        return items if self.number else progress(items, len(items), f"{label}{of_all}")
+        return progress(items, len(items), f"{label}{of_all}") if label and not self.number else items
 
     def graph(self, utterance: str, hmm: Hmm) -> TranscriptGraph:
         """The HMM of a transcript; the first ones are kept until another tree is used."""

@@ -172,7 +172,7 @@ def _renormalised(lm: ArpaLm, new: int) -> ArpaLm:
     share_H[ROOT] = (10.0 ** lm.prob_G[lm.starts_N[1] : lm.starts_N[2]])[-new:].sum()
     for order in range(2, lm.order + 1):
         found = listed(lm, lm.trie, history_G, order)
-        nodes = slice(found.first, found.first + len(found.sum_H))
+        nodes = found.nodes
         counts_R = is_new_G[lm.starts_N[order] : lm.starts_N[order + 1]]
         own_H, lower_H = (
             np.bincount(found.history_R - found.first, counts_R * prob_R, minlength=len(found.sum_H))

@@ -32,6 +32,7 @@ from speech3.language.pronounce import (
     script,
     spelled_out,
     stand_ins,
+    with_replaced,
 )
 from speech3.runtime import say
 
@@ -229,9 +230,8 @@ def _in_phones_of_train(
     known |= {**replaced, **like}
     result: PronunciationTable = {}
     for word, variants in table.items():
-        found = [tuple(p for phone in v for p in known[phone]) for v in variants if v and all(known[ph] for ph in v)]
-        if found:
-            result[word] = list(dict.fromkeys(found))
+        if found := with_replaced(filter(None, variants), known):
+            result[word] = found
     return result
 
 

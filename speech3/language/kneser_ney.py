@@ -39,7 +39,7 @@ from speech3.language.arpa import write_rows
 from speech3.language.ngrams import BOS, EOS, NEVER, UNKNOWN, ArpaLm, Rows, from_rows
 from speech3.runtime import explained_disk_errors, progress
 
-_ROOM = 1 << 28  # bytes
+_ROOM = 1 << 28  # bytes that a spool keeps in memory
 Key = tuple[str | int, ...]
 _BLOCK_SENTENCES = 1 << 14
 RANGE = 1 << 22  # words of the text, or n-grams
@@ -104,12 +104,12 @@ class Estimate:
 class Spool:
     """Stores pieces of arrays under keys and returns those of a key as one array; a context manager.
 
-    `room`: bytes to keep in memory. When there are more, the pieces go to files in a directory that Python's `tempfile`
-    chooses (`TMPDIR`).
+    When there are more than `_ROOM` bytes, the pieces go to files in a directory that Python's `tempfile` chooses
+    (`TMPDIR`).
     """
 
-    def __init__(self, room: int = _ROOM) -> None:
-        self._room, self._held = room, 0
+    def __init__(self) -> None:
+        self._held = 0
         self._pieces: dict[Key, list[np.ndarray]] = defaultdict(list)
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
@@ -126,7 +126,7 @@ class Spool:
         """Append a piece to those under the key."""
         self._pieces[key].append(piece)
         self._held += piece.nbytes
-        if self._held > self._room:
+        if self._held > _ROOM:
             self._write()
 
     def add_split(self, name: Key, part_R: np.ndarray, rows_R: np.ndarray) -> None:

@@ -16,22 +16,11 @@ from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from speech3.data import NOISE, SYMBOLS, matching_paths, other_format
+from speech3.data import NOISE, SYMBOLS, matching_paths, other_format, read_lines
 from speech3.errors import DataError, FormatError, MissingError, listed
 from speech3.language.notation import check_words, without_notation
 from speech3.language.pronounce import Phones
-from speech3.runtime import (
-    UNREADABLE,
-    composed,
-    decode,
-    has_nul,
-    not_utf8,
-    open_text,
-    read_bytes,
-    read_utf8,
-    say,
-    write_text,
-)
+from speech3.runtime import composed, decode, read_bytes, read_utf8, say, write_text
 
 JOINER = "￭"  # where a letter of a spelled word is joined to the letters beside it
 _VARIANT = re.compile(r"[(][0-9]+[)]$")
@@ -267,7 +256,10 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     fixed = 4 if path.name.endswith("_silprob.txt") else 1 if path.name.endswith("lexiconp.txt") else None
     columns = fixed != 4 and any(_numbers(fields) >= 4 for _, fields in rows)
     if columns:
-        _say_left_out(path)
+        _say_once(
+            f"{path}: four numbers after a word: the first is used, the probability of its pronunciation; the others,"
+            " of silence, are not (hmm.lexicon_probs=true estimates them)"
+        )
     sampa = fixed is None and not columns and _has_phone_1(fields for _, fields in rows)
     no_phones = set(filter(_NUMBER_NOT_PHONE.fullmatch, {field for _, fields in rows for field in fields[1:]}))
     # Each line: its numbers, then its phones.
@@ -342,7 +334,7 @@ def say_doubtful(lines: Sequence[LexiconLine], path: Path) -> None:
     _say_once("\n".join(f"warning: {each}" for each in warnings(lines, path)))
 
 
-@lru_cache
+@lru_cache  # a lexicon may be read several times
 def _say_once(text: str) -> None:
     if text:
         say(text)
@@ -384,14 +376,6 @@ def lexicon_rows(text: str) -> list[tuple[int, list[str]]]:
 
 def _is_entry(fields: list[str], phones: set[str]) -> bool:
     return fields[0] in SYMBOLS or not phones.isdisjoint(fields[1:])
-
-
-@lru_cache  # a lexicon may be read several times
-def _say_left_out(path: Path) -> None:
-    say(
-        f"{path}: four numbers after a word: the first is used, the probability of its pronunciation; the others, of"
-        " silence, are not (hmm.lexicon_probs=true estimates them)"
-    )
 
 
 def _numbers(fields: list[str]) -> int:
@@ -531,21 +515,7 @@ def listed_phones(lexicon: Path) -> tuple[frozenset[str], frozenset[str]]:
 
 def arpa_words(path: Path) -> list[str]:
     """The words of an ARPA file, without symbols such as `<s>`; it is read to the end of its 1-grams, unchecked."""
-    from_unigrams = dropwhile(lambda line: line.strip() != "\\1-grams:", text_lines(path))
+    lines = (line for block in read_lines([path]) for line in block.text.split("\n"))
+    from_unigrams = dropwhile(lambda line: line.strip() != "\\1-grams:", lines)
     unigrams = takewhile(lambda line: not line.startswith("\\"), islice(from_unigrams, 1, None))
     return [row[1] for row in map(str.split, unigrams) if len(row) > 1 and row[1] not in NOT_WORDS]
-
-
-def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a file that `read_utf8` could read, one after another; raises what it raises."""
-    number = 1
-    try:
-        with open_text(path) as (stream, _):
-            for number, line in enumerate(stream, 1):
-                if b"\0" in line:
-                    raise has_nul(path, line, number)
-                yield composed(line.decode("utf-8"), path)
-    except UnicodeDecodeError as error:
-        raise not_utf8(path, b"", error, number) from error
-    except UNREADABLE as error:
-        raise FormatError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error

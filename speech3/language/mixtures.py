@@ -50,6 +50,11 @@ class Listed:
     lower_sum_H: np.ndarray
     number_H: np.ndarray
 
+    @property
+    def nodes(self) -> slice:
+        """The nodes of the histories."""
+        return slice(self.first, self.first + len(self.sum_H))
+
 
 def listed(lm: ArpaLm, trie: Trie, history_G: np.ndarray, order: int) -> Listed:
     """The n-grams of an order, at least 2; back-off weights are taken from `trie`, not from `lm`."""
@@ -86,7 +91,7 @@ def check_sums(lm: ArpaLm, mending: bool = False) -> None:
         raise FormatError(f"{lm.source}: the 1-grams' probabilities sum to {total_H[ROOT]:.4g}; make the model again")
     for order in range(2, lm.order + 1):
         found = listed(lm, lm.trie, history_G, order)
-        nodes = slice(found.first, found.first + len(found.sum_H))
+        nodes = found.nodes
         _refuse(lm, found.sum_H, found.first, "its n-grams alone", "make the model again")
         left_H = total_H[lm.trie.fail_H[nodes]] - found.lower_sum_H
         total_H[nodes] = found.sum_H + 10.0 ** lm.backoff_H[nodes] * left_H
@@ -113,7 +118,7 @@ def normalized(lm: ArpaLm) -> ArpaLm:
     total_H = np.full(len(backoff_H), total_of_words(lm))
     for order in range(2, lm.order + 1):
         found = listed(lm, trie, history_G, order)
-        nodes = slice(found.first, found.first + len(found.sum_H))
+        nodes = found.nodes
         with_words_H = found.number_H > 0
         left_H = np.maximum(1 - found.sum_H, _NOTHING)
         lower_left_H = total_H[trie.fail_H[nodes]] - found.lower_sum_H
@@ -278,7 +283,7 @@ def _perplexity_changes(lm: ArpaLm) -> list[np.ndarray]:
     changes = []
     for order in range(2, lm.order + 1):
         found = listed(lm, trie, history_G, order)
-        nodes = slice(found.first, found.first + len(found.sum_H))
+        nodes = found.nodes
         words_H = lm.prob_G[nodes].copy()
         if order == 2:
             words_H[lm.numbers[BOS]] = words_H[lm.numbers[EOS]]  # sentences have as many starts as ends

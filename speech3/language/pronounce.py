@@ -213,9 +213,14 @@ def replace_rare(
     table |= {phone: (phone,) for phone, like in table.items() if not like and occurrences[phone]}
     result: dict[str, list[Phones]] = {}
     for word, variants in pronunciations.items():
-        kept = [tuple(p for phone in v for p in table[phone]) for v in variants if all(table.get(ph) for ph in v)]
-        result[word] = list(dict.fromkeys(kept))
+        result[word] = with_replaced(variants, table)
     return result, {phone: like for phone, like in table.items() if like != (phone,)}
+
+
+def with_replaced(variants: Iterable[Phones], table: Mapping[str, Phones]) -> list[Phones]:
+    """Pronunciations with phones replaced by those of `table`; none for one with a phone that has no replacement."""
+    possible = (phones for phones in variants if all(table.get(phone) for phone in phones))
+    return list(dict.fromkeys(tuple(new for phone in phones for new in table[phone]) for phones in possible))
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ denominator (``--cancel`` in Kaldi's train_mmi.sh). Then `speech3.hmm.gmm` updat
 Utterances are cut into chunks of about 1.5 s; a chunk may begin in any state. Unknown words are left out, also from the
 graph: no decoding graph contains the phone that stands for them, and it fits everything a little.
 
-Axes: B chunks, T frames of a chunk, D dimensions, S senones, N frames of all chunks, W windows of three phones.
+Axes: B chunks, T frames of a chunk, D dimensions, S senones, N frames of all chunks.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -22,11 +21,21 @@ import torch
 
 from speech3.config import BmmiConfig
 from speech3.errors import DataError, MismatchError, TrainingError
-from speech3.hmm import Gmm, GmmStats, Hmm, Workers, WorkerShare, accumulate_weighted, extended_baum_welch, zero_stats
+from speech3.hmm import (
+    Gmm,
+    GmmStats,
+    Hmm,
+    Sums,
+    Workers,
+    WorkerShare,
+    accumulate_weighted,
+    extended_baum_welch,
+    zero_stats,
+)
 from speech3.io import IntArkReader
 from speech3.language import UNKNOWN
-from speech3.runtime import Metrics, progress, say
-from speech3.sequence.discriminative import Discriminative, senone_graph
+from speech3.runtime import Metrics, say
+from speech3.sequence.discriminative import Discriminative, senone_graph, senones_of
 
 _FRAMES = 150  # of a chunk, about
 _BATCH = 16  # chunks
@@ -47,7 +56,7 @@ class FrameSpan:
 
 
 @dataclass(eq=False)
-class Statistics:
+class Statistics(Sums):
     """What a pass accumulates; `log_posterior` is that of the alignment among boosted paths, summed over `frames`."""
 
     numerator: GmmStats
@@ -55,24 +64,13 @@ class Statistics:
     log_posterior: float = 0.0
     frames: int = 0
 
-    def __iadd__(self, other: "Statistics") -> "Statistics":
-        self.numerator += other.numerator
-        self.denominator += other.denominator
-        self.log_posterior += other.log_posterior
-        self.frames += other.frames
-        return self
-
 
 def unknown_senones(hmm: Hmm) -> np.ndarray:
     """(S,) bool: the senones of phones that occur only in the pronunciation of unknown words."""
-    lexicon, none_S = hmm.lexicon, np.zeros(hmm.num_pdfs, np.bool_)
+    lexicon = hmm.lexicon
     others = {phone for pron in lexicon.pronunciations if pron.word != UNKNOWN for phone in pron.phones}
     noises = [phone for pron in lexicon.by_word.get(UNKNOWN, ()) for phone in pron.phones if phone not in others]
-    sides = range(len(lexicon.phones) + 1)
-    for noise in {lexicon.phone_ids[phone] for phone in noises} - {lexicon.silence}:
-        windows_W3 = np.array([(left, noise, right) for left in sides for right in sides])
-        none_S[hmm.tree.pdfs_of(windows_W3)] = True
-    return none_S
+    return senones_of(hmm, {lexicon.phone_ids[phone] for phone in noises} - {lexicon.silence})
 
 
 def stretches(senones_T: np.ndarray, left_out_S: np.ndarray) -> list[tuple[int, int]]:
@@ -100,7 +98,7 @@ def collect(
     """Accumulate both statistics over a share; `alignment`: an archive with the senone of each frame."""
     senones, found = IntArkReader(alignment), Statistics(zero_stats(gmm), zero_stats(gmm))
     chunks = [c for key in share.words for each in stretches(senones[key], left_out_S) for c in cut(key, *each)]
-    for batch in _shown(share, batches(chunks), label):
+    for batch in share.shown_of(batches(chunks), label):
         feats_ND, senones_N = (
             np.concatenate([arrays[chunk.utterance][chunk.first : chunk.end] for chunk in batch])
             for arrays in (share.feats, senones)
@@ -118,12 +116,6 @@ def collect(
         found.log_posterior += log_posterior
         found.frames += len(feats_ND)
     return found
-
-
-def _shown(share: WorkerShare, work: list[list[FrameSpan]], label: str) -> Iterator[list[FrameSpan]]:
-    """Only the first share shows its progress, since all shares cost about the same."""
-    of_all = f" (one of {share.parts} processes)" if share.parts > 1 else ""
-    return iter(work) if share.number else iter(progress(work, len(work), f"{label}{of_all}"))
 
 
 def weights(
@@ -183,11 +175,8 @@ def train(
         graph, no_prior_S, False, config.acoustic_scale, config.boost, config.leaky_hmm_coefficient, silence_S=silence_S
     )
     for iteration in range(1, config.iterations + 1):
-        total, *parts = workers.run(
-            collect, gmm, criterion, alignment, left_out_S, f"boosted MMI {iteration}/{config.iterations}"
-        )
-        for part in parts:
-            total += part
+        label = f"boosted MMI {iteration}/{config.iterations}"
+        total = workers.total(collect, gmm, criterion, alignment, left_out_S, label)
         gmm = extended_baum_welch(gmm, total.numerator, total.denominator, config.tau, config.e)
         value, cancelled = total.log_posterior / total.frames, 1 - total.numerator.count.sum() / total.frames
         measured = {"log_posterior_per_frame": value, "frames": total.frames, "cancelled": cancelled}

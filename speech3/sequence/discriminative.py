@@ -23,8 +23,9 @@ of the last), J states, A arcs, B chunks, T frames of a chunk.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numba
 import numpy as np
@@ -60,7 +61,7 @@ def senone_graph(
     extra_lm_states
         How many pairs of senones, the most frequent ones, are histories; all other histories are single senones.
     """
-    said = [runs(senones_N[a:b]) for a, b in _spans(offsets_U1)]
+    said = [runs(senones_N[a:b]) for a, b in pairwise(offsets_U1.tolist())]
     lm = estimate_phone_lm(((senones + 1).tolist() for senones in said), extra_lm_states, history=1)
     frames_S = np.bincount(senones_N, minlength=num_senones)
     runs_S = np.bincount(np.concatenate(said), minlength=num_senones)
@@ -75,8 +76,13 @@ def senone_graph(
 
 def silence_senones(hmm: Hmm) -> np.ndarray:
     """(S,) bool: the senones of silence and noise, the phones without context (Kaldi's list of silence phones)."""
+    return senones_of(hmm, hmm.lexicon.context_free)
+
+
+def senones_of(hmm: Hmm, phones: Iterable[int]) -> np.ndarray:
+    """(S,) bool: the senones that the phones have in any context."""
     found_S, sides = np.zeros(hmm.num_pdfs, np.bool_), range(len(hmm.lexicon.phones) + 1)
-    for phone in hmm.lexicon.context_free:
+    for phone in phones:
         found_S[hmm.tree.pdfs_of(np.array([(left, phone, right) for left in sides for right in sides]))] = True
     return found_S
 
@@ -84,10 +90,6 @@ def silence_senones(hmm: Hmm) -> np.ndarray:
 def runs(senones_T: np.ndarray) -> np.ndarray:
     """The senones of an utterance, with one frame for each run of the same senone."""
     return senones_T[np.flatnonzero(np.diff(senones_T, prepend=-1))]
-
-
-def _spans(offsets_U1: np.ndarray) -> Iterator[tuple[int, int]]:
-    return zip(offsets_U1[:-1].tolist(), offsets_U1[1:].tolist(), strict=True)
 
 
 def path_log_weights(graph: SequenceGraph, senones_BT: np.ndarray, leak: float) -> np.ndarray:

@@ -69,7 +69,6 @@ from speech3.sequence.graph import (
 
 _INITIAL_FRAMES = 100  # output frames, as in Kaldi's DenominatorGraph::SetInitialProbs
 _STAY = 0.5  # probability of a phone's loop while occupancies are computed
-_NAME = DENOMINATOR_FILE
 _ARRAYS = "left", "phone", "ptr", "arc_phone", "next", "prob", "pdfs"
 _MIN_CHUNKS = 4  # of which none fits its transcript: no longer chance, but a mistake
 # Phones before a chunk, which determine the state of the phone language model: more than its order.
@@ -92,7 +91,7 @@ class Denominator(SequenceGraph):
         lm = self.lm
         columns = lm.left_J, lm.phone_J, lm.ptr_J1, lm.arc_phone_A, lm.next_A, lm.prob_A, self.pdfs_PP2
         whole = {**(about or {}), "kind": "denominator", "num_pdfs": self.num_pdfs}
-        save_tensors(Path(directory) / _NAME, dict(zip(_ARRAYS, columns, strict=True)), whole)
+        save_tensors(Path(directory) / DENOMINATOR_FILE, dict(zip(_ARRAYS, columns, strict=True)), whole)
 
 
 def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
@@ -108,7 +107,7 @@ def make_denominator(lm: PhoneLm, hmm: Hmm) -> Denominator:
 
 def load_denominator(directory: Path | str) -> Denominator:
     """Read what `Denominator.save` wrote; repeated calls return the same object until the file changes."""
-    path = Path(directory).resolve() / _NAME
+    path = Path(directory).resolve() / DENOMINATOR_FILE
     if not path.exists():
         raise MissingError(
             f"{path}: no such file, so {directory} cannot be used for LF-MMI; for training.objective=lfmmi use the "

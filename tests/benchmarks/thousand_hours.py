@@ -143,12 +143,11 @@ def gmm(out: Path) -> None:
     Transcripts and alignments of all utterances; statistics, whose size does not depend on their number, of every 30th.
     """
     from speech3.hmm import train
-    from speech3.hmm.alignments import WordLists
     from speech3.hmm.clustering import group_numbers
     from speech3.hmm.gmm import Gmm, update
     from speech3.hmm.model import Hmm, monophone_tree
-    from speech3.hmm.pronunciation_probs import estimate
-    from speech3.hmm.workers import WorkerShare
+    from speech3.hmm.pronunciation_probs import count, estimate, expected_silences
+    from speech3.hmm.workers import WordLists, WorkerShare
     from speech3.recipe import stages
 
     e = experiment(out)
@@ -161,8 +160,8 @@ def gmm(out: Path) -> None:
     share = WorkerShare(WordLists(transcripts.words.items()), feats)
     for utterance, words in share.words.items():
         share.alignments[utterance] = drawn_alignment(lexicon, words)
-    counts = train.pronunciations(share)
-    estimate(lexicon, counts, train.expected_silences(share, counts.silence_after()))
+    counts = count(share)
+    estimate(lexicon, counts, expected_silences(share, counts))
     some = WorkerShare({key: share.words[key] for key in list(share.words)[::30]}, feats)
     train.flat_start(some, lexicon)
     train.context_stats(some)
@@ -174,7 +173,7 @@ def gmm(out: Path) -> None:
 
 def drawn_alignment(lexicon, words: list[str]):  # type: ignore[no-untyped-def]
     """The first words, evenly spread over the utterance."""
-    from speech3.hmm.alignments import equal_alignment
+    from speech3.hmm.transcript import equal_alignment
 
     return equal_alignment(lexicon, words[:ALIGNED_WORDS], FRAMES)
 
@@ -197,13 +196,13 @@ class Drawn:
         self, feats: Mapping[str, np.ndarray], texts: Mapping[str, str], jobs: int, *, strict: bool = True
     ):
         """Alignments as `Recognizer.align` returns them, from two files."""
-        from speech3.hmm.alignments import StoredAlignments, merged
+        from speech3.hmm.workers import StoredAlignments, merged_alignments
 
         stores = [StoredAlignments(self.scratch / f"{part}.ali") for part in (0, 1)]
         for place, utterance in enumerate(feats):
             words = texts[utterance].split()
             stores[place % 2][utterance] = drawn_alignment(self.hmm.lexicon, words)  # type: ignore[attr-defined]
-        return merged(stores), {}
+        return merged_alignments(stores), {}
 
 
 def alignment(out: Path) -> None:

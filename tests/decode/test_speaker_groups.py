@@ -14,7 +14,7 @@ from speech3.decode.recognizer import load_recognizer
 from speech3.decode.speaker_groups import Evidence, find_speakers, groups_of
 from speech3.decode.speaker_passes import write_speakers
 from speech3.errors import DataError, MismatchError
-from speech3.hmm.fmllr import identity
+from speech3.hmm.transforms import identity
 
 
 def drawn(speakers: int, utterances: int, counts: tuple[float, float], seed: int = 1) -> tuple[Evidence, np.ndarray]:

@@ -26,11 +26,10 @@ from speech3.decode.speaker_passes import (
 )
 from speech3.decode.tune import DecodeSettings
 from speech3.errors import OccupiedError, Speech3Error
-from speech3.hmm.fmllr import identity
 from speech3.hmm.gmm import Gmm
-from speech3.hmm.lda_mllt import Projection
 from speech3.hmm.model import Hmm
 from speech3.hmm.sat import Adapted, Estimated, ProjectedGmm
+from speech3.hmm.transforms import Projection, identity
 from speech3.runtime.files import write_json
 
 

@@ -17,10 +17,9 @@ from speech3.decode.apply import features_for, transcribe
 from speech3.decode.recognizer import Recognizer, load_recognizer, tune_passes
 from speech3.decode.speaker_passes import KnownSpeakers, read_speakers
 from speech3.errors import Speech3Error
-from speech3.hmm.fmllr import zero_fmllr_stats
 from speech3.hmm.gmm import load_gmm
-from speech3.hmm.lda_mllt import Projection
 from speech3.hmm.sat import ADAPTED, PRIOR, save_projection
+from speech3.hmm.transforms import Projection, zero_fmllr_stats
 from speech3.io import MODEL_FILE
 from speech3.io.ark import ArkReader
 from speech3.io.checkpoint import save_tensors

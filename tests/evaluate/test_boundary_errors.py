@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from speech3.data.phones import broad_class, folded, is_silence
 from speech3.errors import Speech3Error
 from speech3.evaluate.boundaries import Times, compare, figures, read_times, table
-from speech3.hmm.alignment.matching import match, paired
+from speech3.hmm.alignment.compared import match, paired
 from speech3.hmm.alignment.times import Segment, write_ctm, write_textgrid
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "corpora"

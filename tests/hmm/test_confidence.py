@@ -9,9 +9,9 @@ from drawn import Drawn, draw
 from speech3.hmm.alignment.align import Aligned, Transcripts, align_utterances, limits_of, suspicions
 from speech3.hmm.alignment.oov import unknown_words, with_new_words
 from speech3.hmm.alignment.times import Confidence, confidence, spread
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
+from speech3.hmm.transcript import Alignment
 from speech3.language.lexicon import Pronunciation, Silences
 
 

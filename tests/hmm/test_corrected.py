@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.hmm.alignment.corrected import Offsets, differences, fit, moved
-from speech3.hmm.alignment.matching import match, spoken
+from speech3.hmm.alignment.compared import Offsets, differences, fit, match, moved, spoken
 from speech3.hmm.alignment.times import FrameClock, Segment
-from speech3.hmm.alignments import Alignment
+from speech3.hmm.transcript import Alignment
 from speech3.language.lexicon import Lexicon, Pronunciation
 
 PAIR, OTHER = ("stop", "vowel"), ("vowel", "stop")
@@ -39,6 +38,13 @@ def test_only_boundaries_of_both_sides_are_compared() -> None:
     found = differences(ours, match(spoken(truth), spoken(ours), "phones"), truth)
     assert [pair for pair, _ in found] == [("silence", "stop"), PAIR, OTHER, ("vowel", "silence")]
     assert [error for _, error in found] == pytest.approx([0.01, 0.02, 0.0, 0.0], abs=1e-9)
+
+
+def test_a_blank_that_praat_users_leave_in_an_interval_is_silence() -> None:
+    ours = track(0, 0.21, 0.32, 0.5, 0.6, 1.0, labels="SIL k ae t SIL")
+    truth = [Segment(0, 0.2, " "), *track(0.2, 0.3, 0.5, 0.62, labels="k ae t")]
+    found = differences(ours, match(spoken(truth), spoken(ours), "phones"), truth)
+    assert [error for _, error in found] == pytest.approx([0.01, 0.02, 0.0, -0.02], abs=1e-9)
 
 
 def test_boundaries_move_and_keep_their_order() -> None:

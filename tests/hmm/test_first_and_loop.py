@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from speech3.errors import SettingError, Speech3Error
-from speech3.hmm.alignments import Alignment
-from speech3.hmm.first_and_loop import left_biphone_pdfs, middle_frames, to_first_and_loop, train_tree
+from speech3.hmm.clustering import alignment_stats, left_biphone_pdfs, middle_frames, to_first_and_loop, train_tree
 from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, Hmm, context_free_tree
-from speech3.hmm.train import alignment_stats
+from speech3.hmm.transcript import Alignment
 from speech3.language.lexicon import Lexicon, Pronunciation
 
 
@@ -58,12 +57,6 @@ def test_phones_of_three_states_move_by_no_more_than_one_output(lengths: list[in
     found = to_first_and_loop(alignment_of(lengths))
     boundaries_s = found.starts[1:-1] * 3 - alignment_of(lengths).starts[1:-1]
     assert np.abs(boundaries_s).max(initial=0) <= 3
-
-
-def test_the_rate_may_stay() -> None:
-    found = to_first_and_loop(alignment_of([3, 4, 3]), 1)
-    assert found.starts.tolist() == [0, 3, 7, 10]
-    assert found.states.tolist() == [0, 1, 1, 0, 1, 1, 1, 0, 1, 1]
 
 
 def test_utterances_that_are_too_short_are_refused() -> None:

@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+from kaldi_dirs import answer
 from small_language import asking
 
 from speech3.hmm.kaldi.convert import export_kaldi
@@ -20,7 +21,7 @@ def test_tree_and_transitions(lexicon: Lexicon, hmm: Hmm, tmp_path: Path) -> Non
     theirs, model = read_tree(tmp_path / "tree"), read_transition_model(tmp_path / "final.mdl")
     assert (theirs.width, theirs.centre, theirs.num_pdfs, model.num_pdfs) == (2, 1, tree.num_pdfs, tree.num_pdfs)
     for window in itertools.product(range(phones + 1), range(1, phones + 1)):
-        assert tuple(theirs.pdf(window, state) for state in range(2)) == tree.pdfs(*window, 0)
+        assert tuple(answer(theirs, window, state) for state in range(2)) == tree.pdfs(*window, 0)
     # One transition-state for each pair of pdfs that a left neighbour can make, in Kaldi's order.
     pairs = {(phone, 0, *tree.pdfs(left, phone, 0)) for left in range(phones + 1) for phone in range(1, phones + 1)}
     assert [tuple(row) for row in model.tuples.tolist()] == sorted(pairs)

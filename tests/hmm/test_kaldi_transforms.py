@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from speech3.errors import MissingError, Speech3Error
-from speech3.hmm.fmllr import applied, identity
 from speech3.hmm.kaldi.convert import (
     read_spk2utt,
     read_transforms,
     write_projection,
     write_transforms,
 )
-from speech3.hmm.lda_mllt import Projection, spliced
+from speech3.hmm.transforms import Projection, applied, identity, spliced
 from speech3.io.ark import read_mat, read_mat_ark, write_ark
 
 # What copy-matrix writes: "\0B", the type with its size, then rows and columns, each with its size in bytes.
@@ -62,6 +61,9 @@ def test_transforms_of_speakers_in_all_their_forms(tmp_path: Path) -> None:
         back = read_transforms(path)
         assert list(back) == ["a", "b", "c"]
         assert all((back[speaker] == given[speaker]).all() for speaker in given)
+    alone = tmp_path / "alone"
+    write_transforms(alone / "trans.ark", given)
+    assert (read_transforms(alone)["b"] == given["b"]).all()
     kaldi = tmp_path / "kaldi"
     kaldi.mkdir()
     write_ark(kaldi / "trans.1", [("a", given["a"].astype(np.float32))])

@@ -6,11 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kaldi_dirs import integer, integers, unsigned
+from kaldi_dirs import answer, integer, integers, unsigned
 
 from speech3.errors import Speech3Error
 from speech3.hmm.kaldi.convert import export_kaldi
-from speech3.hmm.kaldi.model import read_transition_model, read_tree, to_tree, tree_text
+from speech3.hmm.kaldi.model import (
+    read_transition_model,
+    read_tree,
+    to_tree,
+    tree_text,
+)
 from speech3.hmm.model import CENTRE, LEFT, RIGHT, Hmm, Tree
 from speech3.language.lexicon import Lexicon
 
@@ -77,7 +82,7 @@ def test_a_tree_is_read_and_asked(path: Path) -> None:
     tree = read_tree(path)
     assert (tree.width, tree.centre, tree.num_pdfs) == (3, 1, 13)
     for window in WINDOWS:
-        assert [tree.pdf(window, state) for state in range(3)] == [by_hand(*window, state) for state in range(3)]
+        assert [answer(tree, window, s) for s in range(3)] == [by_hand(*window, s) for s in range(3)]
     assert tree_text(tree.root, 3, 1) == TEXT
 
 
@@ -138,7 +143,7 @@ def test_ours_for_kaldi_and_back(lexicon: Lexicon, tmp_path: Path) -> None:
     assert (theirs.width, theirs.centre, theirs.num_pdfs, model.num_pdfs) == (3, 1, 7, 7)
     back = to_tree(theirs, {phone: phone for phone in (1, 2, 3)})
     for window in itertools.product(range(4), (1, 2, 3), range(4)):
-        assert tuple(theirs.pdf(window, state) for state in range(3)) == tree.pdfs(*window) == back.pdfs(*window)
+        assert tuple(answer(theirs, window, s) for s in range(3)) == tree.pdfs(*window) == back.pdfs(*window)
     rows = [[1, 0, 0], [1, 1, 1], [1, 2, 2], [2, 0, 3], [2, 0, 5], [2, 1, 4], [2, 1, 5], [2, 2, 6],
             [3, 0, 4], [3, 0, 5], [3, 1, 4], [3, 1, 5], [3, 2, 6]]  # fmt: skip
     assert model.tuples[:, :3].tolist() == rows

@@ -27,7 +27,7 @@ from speech3.hmm.alignment.longform import (
     part_texts,
 )
 from speech3.hmm.alignment.times import FrameClock, Segment
-from speech3.hmm.first_and_loop import middle_frames
+from speech3.hmm.clustering import middle_frames
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm, monophone_tree
 from speech3.language.lexicon import Lexicon

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.hmm.alignments import Alignment
-from speech3.hmm.pronunciation_probs import count, estimate, expected
-from speech3.hmm.transcript import NO_WORD
+from speech3.hmm.pronunciation_probs import estimated as estimated_lexicon
+from speech3.hmm.transcript import NO_WORD, Alignment
+from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language.lexicon import Lexicon, Pronunciation, mark_positions, read_lexicon, write_lexicon
 
 LEXICON = Lexicon((Pronunciation("A", ("a",)), Pronunciation("A", ("b",)), Pronunciation("B", ("b", "a"))))
@@ -19,6 +19,10 @@ def said(*segments: tuple[str, int]) -> Alignment:
     return Alignment(np.array(phones, np.int32), words, starts, np.tile(np.arange(3, dtype=np.int8), len(phones)), 0.0)
 
 
+def hold(share: WorkerShare, alignments: dict[str, Alignment]) -> None:
+    share.alignments.update(alignments)
+
+
 @pytest.fixture
 def estimated() -> Lexicon:
     # A(a) sil B | sil A(a) A(b)
@@ -27,8 +31,9 @@ def estimated() -> Lexicon:
         "v": said(("SIL", NO_WORD), ("a", 0), ("b", 1)),
     }
     words = {"u": ["A", "B"], "v": ["A", "A"]}
-    counts = count(alignments, words)
-    return estimate(LEXICON, counts, expected(alignments, words, counts.silence_after()))
+    with Workers(words, {}, 1) as workers:
+        workers.run(hold, alignments)
+        return estimated_lexicon(workers, LEXICON)
 
 
 def test_pronunciations_are_counted(estimated: Lexicon) -> None:

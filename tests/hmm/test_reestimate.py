@@ -10,9 +10,9 @@ from drawn import draw
 from speech3.config import HmmConfig
 from speech3.hmm.alignment.boundaries import Refinement, _divided, along_boundaries, nearest_frames
 from speech3.hmm.alignment.times import FrameClock
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import train_monophone
+from speech3.hmm.transcript import Alignment
 from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language.lexicon import Lexicon
 from speech3.runtime.files import Metrics

@@ -20,9 +20,9 @@ from speech3.hmm.alignment.boundaries import (
 )
 from speech3.hmm.alignment.longform import LongPart
 from speech3.hmm.alignment.times import FrameClock
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.model import FIRST_AND_LOOP, THREE_STATES, Hmm, Topology, monophone_tree
 from speech3.hmm.train import Scored
+from speech3.hmm.transcript import Alignment
 from speech3.language.lexicon import Lexicon, Pronunciation
 
 RATE_HZ = 16000

@@ -9,11 +9,8 @@ from drawn import draw
 from speech3.config import HmmConfig
 from speech3.errors import Speech3Error
 from speech3.hmm import sat as adaptation, train
-from speech3.hmm.fmllr import identity
-from speech3.hmm.lda_mllt import Projection
 from speech3.hmm.model import Hmm
 from speech3.hmm.sat import (
-    FmllrSettings,
     Projected,
     ProjectedGmm,
     SatSystem,
@@ -27,6 +24,7 @@ from speech3.hmm.sat import (
     train_sat,
 )
 from speech3.hmm.train import GmmSystem, sized_transformed, train_monophone, train_triphone
+from speech3.hmm.transforms import Projection, identity
 from speech3.hmm.workers import Workers
 from speech3.language.lexicon import Lexicon
 from speech3.runtime import Metrics, read_metrics
@@ -124,7 +122,7 @@ def test_a_known_transform_of_a_speaker_is_undone(lexicon: Lexicon, hmm: Hmm) ->
     with Workers(drawn.words, Projected(feats, speaker_of, projection), 1, speaker_of) as workers:
         for _ in range(4):
             workers.run(train.realign, hmm, gmm, 15.0, 60.0)
-            found = workers.run(adaptation.estimate_transforms, hmm, gmm, FmllrSettings(100.0, 0.0))
+            found = workers.run(adaptation.estimate_transforms, hmm, gmm, 100.0)
     transforms = merged_estimates(found).transforms
     np.testing.assert_allclose(transforms["plain"], identity(6), atol=0.2)
     np.testing.assert_allclose(transforms["other"][:, :-1] @ matrix, np.eye(6), atol=0.2)

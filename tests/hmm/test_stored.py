@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from speech3.hmm import alignments, train, workers
-from speech3.hmm.alignments import Alignment, StoredAlignments, WordLists, merged
+from speech3.hmm import train, workers
 from speech3.hmm.clustering import ContextStats, merge_stats, merged_stats
-from speech3.hmm.workers import WorkerShare
+from speech3.hmm.transcript import Alignment
+from speech3.hmm.workers import StoredAlignments, WordLists, WorkerShare, merged_alignments
 
 
 def alignment(segments: int) -> Alignment:
@@ -31,7 +31,7 @@ def equal(one: Alignment, other: Alignment) -> bool:
 
 @pytest.mark.parametrize("in_memory", [0, 64 << 20])
 def test_alignments_come_back_as_they_were(in_memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alignments, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(workers, "_IN_MEMORY", in_memory)
     for store in (StoredAlignments(), StoredAlignments(tmp_path / "a.ali")):
         for size in (5, 1, 9):
             store[f"u{size}"] = alignment(size)
@@ -51,7 +51,7 @@ def test_files_of_other_processes_are_merged_and_outlive_their_names(tmp_path: P
         store = StoredAlignments(tmp_path / f"{number}.ali")
         store[f"u{1 - number}"] = alignment(number + 2)
         stores.append(pickle.loads(pickle.dumps(store)))
-    found = merged(stores)
+    found = merged_alignments(stores)
     for path in tmp_path.iterdir():
         path.unlink()
     assert list(found) == ["u0", "u1"] and equal(found["u0"], alignment(3)) and equal(found["u1"], alignment(2))

@@ -22,8 +22,8 @@ from speech3.hmm.alignment.times import (
     write_ctm,
     write_textgrid,
 )
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.model import Hmm
+from speech3.hmm.transcript import Alignment
 from speech3.io.ark import read_int_ark
 from speech3.language.lexicon import Lexicon, mark_positions
 

@@ -11,9 +11,8 @@ from small_language import asking
 from test_transcript import graph_paths, phone_paths
 
 from speech3.errors import DataError, MissingError
-from speech3.hmm.alignments import equal_alignment, evened_out, from_path
 from speech3.hmm.model import FIRST_AND_LOOP, LEFT, RIGHT, THREE_STATES, Hmm, load_hmm, monophone_tree, num_outputs
-from speech3.hmm.transcript import best_path, transcript_graph
+from speech3.hmm.transcript import best_path, equal_alignment, evened_out, from_path, transcript_graph
 from speech3.language.lexicon import Lexicon
 from speech3.runtime.files import read_json, write_json
 

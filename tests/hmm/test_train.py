@@ -9,10 +9,10 @@ from drawn import Drawn, draw
 from speech3.config import HmmConfig
 from speech3.errors import Speech3Error, check_bad
 from speech3.hmm.alignment.align import align_utterances, usable_transcripts
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.gmm import Gmm, load_gmm
 from speech3.hmm.model import Hmm, load_hmm
 from speech3.hmm.train import GmmSystem, train_monophone, train_triphone
+from speech3.hmm.transcript import Alignment
 from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language.lexicon import Lexicon, Pronunciation, read_lexicon
 from speech3.runtime import Metrics, read_metrics

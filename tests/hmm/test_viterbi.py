@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from drawn import draw
 
-from speech3.hmm.alignments import Alignment, equal_alignment, from_path
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import THREE_STATES, Hmm
-from speech3.hmm.transcript import TranscriptGraph, best_path, transcript_graph
+from speech3.hmm.transcript import Alignment, TranscriptGraph, best_path, equal_alignment, from_path, transcript_graph
 
 STATES = THREE_STATES.states
 

@@ -35,7 +35,7 @@ def on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Ranges of about twenty words of text, and no memory for what waits."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(kneser_ney, "RANGE", 20)
-    monkeypatch.setattr(kneser_ney.Spool.__init__, "__defaults__", (0,))
+    monkeypatch.setattr(kneser_ney, "_ROOM", 0)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     return tmp_path / "tmp"
 

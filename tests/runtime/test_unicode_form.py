@@ -14,7 +14,7 @@ from speech3.hmm.kaldi.model import read_symbol_table
 from speech3.language.added_words import read_added
 from speech3.language.arpa import read_arpa
 from speech3.language.grammar import read_sentences
-from speech3.language.lexicon import arpa_words, lexicon_entries, read_lexicon, read_lexicon_text, text_lines
+from speech3.language.lexicon import arpa_words, lexicon_entries, read_lexicon, read_lexicon_text
 from speech3.language.train_lm import read_words
 from speech3.runtime import text as text_module
 from speech3.runtime.text import compatibility_words, composed, to_one_form
@@ -58,7 +58,6 @@ READERS: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
     "words of a lexicon": ("{0} z e\n", lambda path: list(read_lexicon(path).by_word)),
     "a lexicon in lang/": ("{0} z e\n", lambda path: list(lexicon_entries(read_lexicon_text(path), path))),
     "lines of a lexicon in lang/": ("{0} z e\n", lambda path: read_lexicon_text(path).split()[:1]),
-    "text in lang/": ("{0}\n", lambda path: [line.strip() for line in text_lines(path)]),
     "ARPA's words": (ARPA, lambda path: [word for word in arpa_words(path)]),
     "ARPA": (ARPA, lambda path: [word for word in read_arpa(path).vocabulary if word.startswith("z")]),
     "text of a language model": ("{0}\n", lambda path: [lines.text.strip() for lines in read_lines([path])]),

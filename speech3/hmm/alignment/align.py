@@ -34,12 +34,11 @@ from speech3.hmm.alignment.times import (
     write_ctm,
     write_textgrid,
 )
-from speech3.hmm.alignments import Alignment, StoredAlignments, WordLists, merged
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import Scorer
-from speech3.hmm.transcript import NO_WORD
-from speech3.hmm.workers import Workers, WorkerShare
+from speech3.hmm.transcript import NO_WORD, Alignment
+from speech3.hmm.workers import StoredAlignments, WordLists, Workers, WorkerShare, merged_alignments
 from speech3.io import ComputedMapping, write_ark
 from speech3.language import UNKNOWN, Lexicon, check_vocabulary
 from speech3.runtime import progress, write_text
@@ -139,7 +138,8 @@ def align_utterances(
             with Workers(transcripts.words, feats, jobs) as workers:
                 beams = (beam, retry_beam, math.inf) if widen else (beam, retry_beam)
                 parts = workers.run(_align_share, hmm, scorer, beams, acoustic_scale, scored, refinement, Path(scratch))
-        whole = Aligned(merged(cast(StoredAlignments, part.alignments) for part in parts), dict(transcripts.bad))
+        stores = (cast(StoredAlignments, part.alignments) for part in parts)
+        whole = Aligned(merged_alignments(stores), dict(transcripts.bad))
     for part in parts:
         whole.bad.update(part.bad)
         whole.retried.update(part.retried)

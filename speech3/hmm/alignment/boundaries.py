@@ -42,11 +42,10 @@ from speech3.features import static_features
 from speech3.hmm import train
 from speech3.hmm.alignment.longform import LongPart
 from speech3.hmm.alignment.times import FrameClock
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
 from speech3.hmm.train import GmmSystem, Scored, reestimate
-from speech3.hmm.transcript import NO_WORD
+from speech3.hmm.transcript import NO_WORD, Alignment
 from speech3.hmm.workers import Workers, WorkerShare
 
 SCALE = 0.5  # of the scores, times the scale at which they are used in the Viterbi search
@@ -127,13 +126,12 @@ def posterior_boundaries(
     Returns: the first is 0, the last T; each phone is at least as long as the topology requires.
     """
     phones, states = column_PK.shape
-    pdf_S = np.concatenate([hmm.pdfs(*window) for window in alignment.windows().tolist()]).astype(np.int32)
-    stay_S, leave_S = hmm.transitions(pdf_S, np.tile(np.arange(states), phones), 1.0)
+    stay_S, leave_S = hmm.transitions(alignment.phone_pdfs(hmm).ravel(), np.tile(np.arange(states), phones), 1.0)
     exits_K = np.isin(np.arange(states), hmm.topology.exits)
     frames = np.arange(alignment.num_frames)
     first_T = np.searchsorted(alignment.starts[1:] + band, frames, side="right")
     last_T = np.searchsorted(alignment.starts[:-1] - band, frames, side="right") - 1
-    scores_TU, column_S = scale * loglikes_TU.astype(np.float64), column_PK.astype(np.int32).ravel()
+    scores_TU, column_S = scale * loglikes_TU.astype(np.float64), column_PK.ravel()
     stay_S, leave_S, bonus_T = (each.astype(np.float64) for each in (stay_S, leave_S, bonus_T))
     return _medians(scores_TU, column_S, stay_S, leave_S, exits_K, bonus_T, first_T, last_T)
 
@@ -226,17 +224,13 @@ class Refinement:
         `scored`: the scores with which it was found.
         `acoustic_scale`: their scale in the search.
         """
-        windows = found.windows().tolist()
-        column_PK = np.searchsorted(scored.pdf_U, np.array([hmm.pdfs(*window) for window in windows], np.int32))
         wave = self.waves.get(utterance)
         bonus_T = np.zeros(found.num_frames)
         if wave is not None:
             seconds_T = np.arange(found.num_frames) * (self.clock.subsampling * self.clock.shift_s)
             bonus_T = BONUS * change_at(*wave, seconds_T + self.clock.offset_s)
-        edges = posterior_boundaries(
-            scored.loglikes_TU, column_PK.astype(np.int32), hmm, found, bonus_T, SCALE * acoustic_scale
-        )
-        return replace(found, edges=edges)
+        column_PK, scale = scored.columns(found.phone_pdfs(hmm)), SCALE * acoustic_scale
+        return replace(found, edges=posterior_boundaries(scored.loglikes_TU, column_PK, hmm, found, bonus_T, scale))
 
 
 @dataclass
@@ -310,9 +304,9 @@ def along_boundaries(workers: Workers, system: GmmSystem, config: HmmConfig, ref
     return GmmSystem(hmm, gmm, failed)
 
 
-def move_boundaries(share: WorkerShare, hmm: Hmm, gmm: Gmm, refinement: Refinement, label: str = "") -> None:
+def move_boundaries(share: WorkerShare, hmm: Hmm, gmm: Gmm, refinement: Refinement, label: str) -> None:
     """Move the boundaries of the share's alignments to the nearest frames of the refined ones."""
-    for utterance in share.shown(label) if label else share.words:
+    for utterance in share.shown(label):
         if utterance not in share.alignments:
             continue  # it failed
         scores = train.score_one(share, utterance, hmm, gmm)
@@ -323,9 +317,7 @@ def move_boundaries(share: WorkerShare, hmm: Hmm, gmm: Gmm, refinement: Refineme
 
 def _moved(found: Alignment, scores: train.Scored, hmm: Hmm) -> Alignment:
     starts_P = nearest_frames(found, hmm.topology.min_frames)
-    pdf_PK = np.array([hmm.pdfs(*window) for window in found.windows().tolist()], np.int32)
-    column_PK = np.searchsorted(scores.pdf_U, pdf_PK).astype(np.int32)
-    states_T = _divided(scores.loglikes_TU, column_PK, starts_P)
+    states_T = _divided(scores.loglikes_TU, scores.columns(found.phone_pdfs(hmm)), starts_P)
     return replace(found, starts=starts_P, states=states_T, edges=None)
 
 

@@ -30,9 +30,8 @@ import numpy as np
 
 from speech3.config import FeatureConfig
 from speech3.errors import FormatError
-from speech3.hmm.alignments import Alignment
 from speech3.hmm.model import Hmm
-from speech3.hmm.transcript import NO_WORD
+from speech3.hmm.transcript import NO_WORD, Alignment
 from speech3.language import Lexicon
 from speech3.runtime import progress, read_utf8, write_lines, write_text
 

@@ -38,8 +38,8 @@ from speech3.hmm.kaldi.model import (
     transition_model_text,
     tree_text,
 )
-from speech3.hmm.lda_mllt import Projection
 from speech3.hmm.model import CENTRE, FIRST_AND_LOOP, LEFT, RIGHT, THREE_STATES, Hmm, PdfsOnly, Tree
+from speech3.hmm.transforms import Projection
 from speech3.io import ArkReader, read_int_ark, read_mat_ark, write_ark, write_mat
 from speech3.language import UNKNOWN, Lexicon, Pronunciation, write_lexicon
 from speech3.runtime import check_output, read_utf8, write_text
@@ -321,7 +321,8 @@ def write_transforms(
 def read_transforms(path: Path) -> dict[str, np.ndarray]:
     """Read transforms by speaker, float64: an archive, an index (``.scp``), or a directory with one or the other.
 
-    Of a directory, ``trans.scp`` is read, or all of ``trans.1``, ``trans.2`` and so on, as Kaldi's scripts leave them.
+    Of a directory, ``trans.scp`` is read, or ``trans.ark`` and all of ``trans.1``, ``trans.2`` and so on, as Kaldi's
+    scripts leave them.
 
     Raises Speech3Error: there are none, a file is damaged, or a speaker occurs in two archives.
     """
@@ -334,7 +335,7 @@ def read_transforms(path: Path) -> dict[str, np.ndarray]:
         within = path / "sat" / "trans.scp"  # where decoding by a network on adapted features writes them
         place = within.parent if within.exists() else "a directory that has some"
         raise MissingError(f"{path}: no transforms (trans.scp, trans.1, ...); pass {place}")
-    numbers = sorted(int(part.suffix[1:]) for part in parts) if path.is_dir() else []
+    numbers = sorted(int(part.suffix[1:]) for part in parts if path.is_dir() and part.suffix != ".ark")
     if missing := set(range(1, max(numbers, default=0) + 1)) - set(numbers):
         last = f"trans.{numbers[-1]}"
         raise MissingError(f"{path / f'trans.{min(missing)}'}: no such file, although {last} exists; copy it, too")

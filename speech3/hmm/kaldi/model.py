@@ -70,17 +70,6 @@ class KaldiTree:
         """One more than the largest pdf."""
         return max(leaf.pdf for leaf in _leaves(self.root)) + 1
 
-    def pdf(self, window: tuple[int, ...], pdf_class: int) -> int | None:
-        """Pdf of a state of ``window[centre]``; None if the tree has none."""
-        node: Node | None = self.root
-        while node is not None and not isinstance(node, Leaf):
-            value = pdf_class if node.key == _CLASS else window[node.key]
-            if isinstance(node, Question):
-                node = node.yes if value in node.members else node.no
-            else:
-                node = node.ways[value] if 0 <= value < len(node.ways) else None
-        return None if node is None else node.pdf
-
 
 def _leaves(node: Node | None) -> Iterator[Leaf]:
     stack = [node]
