@@ -28,20 +28,19 @@ if TYPE_CHECKING:
         transcribe as transcribe,
         write_loglikes as write_loglikes,
     )
-    from speech3.decode.filler import phone_filler as phone_filler
     from speech3.decode.grammar import (
         GRAPH_LEXICON as GRAPH_LEXICON,
         UNSEEN_WEIGHT as UNSEEN_WEIGHT,
         Spelling as Spelling,
         join_words as join_words,
         one_word_grammar as one_word_grammar,
+        phone_filler as phone_filler,
         spelling_with as spelling_with,
         with_lexicon_of as with_lexicon_of,
     )
     from speech3.decode.graph import (
         build_graph as build_graph,
     )
-    from speech3.decode.hot_words import replace_graph as replace_graph
     from speech3.decode.kaldi import import_kaldi as import_kaldi
     from speech3.decode.lattice_directory import (
         NBEST_FILE as NBEST_FILE,
@@ -54,7 +53,11 @@ if TYPE_CHECKING:
         ranked_paths as ranked_paths,
     )
     from speech3.decode.model_export import export as export
-    from speech3.decode.new_graph import GraphSources as GraphSources, make_graph as make_graph
+    from speech3.decode.new_graph import (
+        GraphSources as GraphSources,
+        make_graph as make_graph,
+        replace_graph as replace_graph,
+    )
     from speech3.decode.output import (
         UtteranceParts as UtteranceParts,
         cut_long_utterances as cut_long_utterances,

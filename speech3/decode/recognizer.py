@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 from speech3.config import DecodeConfig, parse
 from speech3.data import checked_rate
 from speech3.decode.apply import transcribe_samples
-from speech3.decode.filler import FILLER_OFF
-from speech3.decode.hot_words import replace_graph
+from speech3.decode.grammar import FILLER_OFF
 from speech3.decode.lattice_paths import MOST_PATHS
+from speech3.decode.new_graph import replace_graph
 from speech3.decode.search import decode
 from speech3.decode.speaker_passes import (
     KnownSpeakers,

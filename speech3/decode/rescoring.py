@@ -20,7 +20,6 @@ import numpy as np
 
 from speech3.decode.apply import decoded_features
 from speech3.decode.grammar import are_pieces
-from speech3.decode.hot_words import replace_graph
 from speech3.decode.lattice_composition import (
     NO_WORD,
     Composed,
@@ -44,6 +43,7 @@ from speech3.decode.lattice_directory import (
     write_latticed,
 )
 from speech3.decode.lattice_paths import confidences, nbest
+from speech3.decode.new_graph import replace_graph
 from speech3.decode.output import write_decoding, write_hypotheses
 from speech3.decode.recognizer import load_recognizer
 from speech3.decode.search import Decoding, Hypothesis, small_enough

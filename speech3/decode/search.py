@@ -30,8 +30,8 @@ from speech3.decode.beam_search import (
 )
 from speech3.decode.grammar import join_words
 from speech3.decode.graph import DecodingGraph
+from speech3.decode.hot_words import best_path, with_phrases
 from speech3.decode.lattice_paths import confidences as confidences_of
-from speech3.decode.phrases import best_path, with_phrases
 from speech3.decode.word_lattice import WordLattice, words_of
 from speech3.errors import check_bad, counted
 from speech3.runtime import announce_compiling, explained_limits

@@ -20,8 +20,7 @@ import numpy as np
 
 from speech3.config import DecodeConfig
 from speech3.decode.beam_search import Lattice, best_words
-from speech3.decode.filler import FILLER_OFF
-from speech3.decode.grammar import join_confidences
+from speech3.decode.grammar import FILLER_OFF, join_confidences
 from speech3.decode.graph import DecodingGraph
 from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
 from speech3.errors import DataError, MismatchError, MissingError, counted
@@ -384,7 +383,7 @@ class DecodeSettings:
     beam: float
     max_active: int
     confidence: Calibration | None = None  # maps posteriors to confidences; None: the confidences are the posteriors
-    filler_cost: float = FILLER_COSTS[-1]  # added to the cost of each filler (`speech3.decode.filler`)
+    filler_cost: float = FILLER_COSTS[-1]  # added to the cost of each filler (`speech3.decode.grammar`)
 
     def __post_init__(self) -> None:
         numbers = self.acoustic_scale, self.word_penalty, self.filler_cost

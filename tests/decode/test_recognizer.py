@@ -17,7 +17,7 @@ from speech3.config import DecodeConfig
 from speech3.corpora import read_speech
 from speech3.decode.apply import features_for, say_skipped, transcribe
 from speech3.decode.graph import build_graph
-from speech3.decode.hot_words import replace_graph
+from speech3.decode.new_graph import replace_graph
 from speech3.decode.output import aligned_words, write_decoding
 from speech3.decode.recognizer import load_recognizer, load_tuning, tune_recognizer
 from speech3.decode.search import Decoding, Hypothesis
