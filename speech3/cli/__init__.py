@@ -24,12 +24,12 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 # Of the system, not of a verb: no permission, a disk that is read-only, fails or is gone.
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE}
 # The groups of `speech3 --help`, in this order, with the modules that define their verbs: a function of the verb's name
-# or, for a group of verbs such as `speech3 lm train`, `verbs` in a module of its own.
+# or, for a group of verbs such as `speech3 lm train`, `lm_verbs`.
 _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Data": {
         "data": ("validate", "fix", "stats", "subset", "combine", "split", "speakers", "augment", "extract"),
     },
-    "Train": {"train": ("recipe", "pack", "train", "pretrain", "simulate"), "lm": ("lm",), "g2p": ("g2p",)},
+    "Train": {"train": ("recipe", "pack", "train", "pretrain", "simulate"), "language": ("lm", "g2p")},
     "Recognise and align": {
         "recognise": ("transcribe", "decode", "rescore", "graph", "align", "tune", "forward", "export")
     },
@@ -99,10 +99,10 @@ def _register() -> None:
         for module, verbs in modules.items():
             defined = importlib.import_module(f"{__name__}.{module}")
             for verb in verbs:
-                if hasattr(defined, "verbs"):
-                    for each in defined.verbs.registered_commands:
+                if verbs_of := getattr(defined, f"{verb}_verbs", None):
+                    for each in verbs_of.registered_commands:
                         each.callback, each.cls = quietable(each.callback), Verb
-                    app.add_typer(defined.verbs, name=verb, rich_help_panel=group, cls=Group)
+                    app.add_typer(verbs_of, name=verb, rich_help_panel=group, cls=Group)
                     continue
                 name = verb.replace("-", "_")
                 function = getattr(defined, f"{name}_" if keyword.iskeyword(name) else name)

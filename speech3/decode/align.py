@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
-from speech3.decode.apply import features_for, features_of_samples, say_skipped
+from speech3.decode.apply import features_for, say_skipped
 from speech3.decode.output import utterance_length_s
-from speech3.decode.recognizer import Recognizer
+from speech3.decode.recognizer import Recognizer, features_of_samples
 from speech3.decode.speaker_passes import Transcribed, along_transcripts, speaker_model
 from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
 from speech3.errors import MOST_BAD, DataError, MissingError, Speech3Error, check_bad, counted

@@ -69,7 +69,10 @@ _FILLER_WEIGHT = 0.01  # of a filler before its cost; so small that the words ke
 _FILLER_LENGTH = 6.0  # mean number of phones of a filler
 PHONE_COST = 0.45  # nats; chosen on dev of `digits` and 30 s of each kind of sound of tests/benchmarks/false_words.py
 _SILENCE_COST = 0.0  # of silence alone, where the language model is an n-gram; a cost of 2 leaves more words in tones
-FILLER_OFF = 100.0  # a cost with which no filler survives a beam
+# FILLER_COSTS, FILLER_OFF: costs to choose from, of which more would exceed the beam with the graph's own cost; a cost
+# with which no filler survives a beam
+FILLER_COSTS = (-4.0, -2.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0)
+FILLER_OFF = 100.0
 
 
 @dataclass(frozen=True, eq=False)

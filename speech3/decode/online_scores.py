@@ -15,14 +15,7 @@ import torch
 
 from speech3.config import FeatureConfig
 from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, network_speakers, speaker_model
-from speech3.decode.trained_model import (
-    ALIGNMENT_SCALE,
-    BEAM,
-    RETRY_BEAM,
-    MeanScorer,
-    NetworkScorer,
-    TrainedModel,
-)
+from speech3.decode.trained_model import ALIGNMENT_SCALE, BEAM, RETRY_BEAM, MeanScorer, NetworkScorer, TrainedModel
 from speech3.errors import DataError, MismatchError, Speech3Error
 from speech3.features import OnlineCmvn, OnlineFeatures
 from speech3.hmm import (

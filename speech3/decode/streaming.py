@@ -34,25 +34,9 @@ from speech3.decode.search import (
     words_in,
 )
 from speech3.decode.speaker_passes import KnownSpeakers, check_speaker
-from speech3.decode.trained_model import (
-    BEAM,
-    RETRY_BEAM,
-    Result,
-    TrainedModel,
-    Word,
-    result_of,
-    words_of_segments,
-)
+from speech3.decode.trained_model import BEAM, RETRY_BEAM, Result, TrainedModel, Word, result_of, words_of_segments
 from speech3.errors import DataError, MismatchError, Speech3Error
-from speech3.hmm import (
-    Alignment,
-    Hmm,
-    Refinement,
-    WorkerShare,
-    score_one,
-    search_one,
-    word_segments,
-)
+from speech3.hmm import Alignment, Hmm, Refinement, WorkerShare, score_one, search_one, word_segments
 from speech3.language import is_word
 from speech3.runtime import announce_compiling, say
 

@@ -21,7 +21,6 @@ import numpy as np
 from rich.cells import cell_len
 
 from speech3.data import PcmDecoder, arriving_bytes, checked_rate, sound_format
-from speech3.decode.apply import Transcription
 from speech3.decode.lattice_archive import write_lattices
 from speech3.decode.lattice_directory import (
     ARCHIVE,
@@ -32,6 +31,7 @@ from speech3.decode.lattice_directory import (
     ranked_paths,
     save_about,
 )
+from speech3.decode.recognizer import Transcription
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
 from speech3.decode.word_lattice import WordLattice

@@ -24,9 +24,10 @@ from speech3.decode.grammar import (
 )
 from speech3.decode.graph import build_graph, load_graph
 from speech3.decode.new_graph import GraphSources, make_graph
-from speech3.decode.recognizer import load_recognizer, tune_recognizer
+from speech3.decode.recognizer import load_recognizer
 from speech3.decode.search import Hypothesis
-from speech3.decode.tune import Calibration
+from speech3.decode.trained_model import Calibration
+from speech3.decode.tune import tune_recognizer
 from speech3.errors import SettingError
 from speech3.hmm import Segment
 from speech3.runtime import read_json
