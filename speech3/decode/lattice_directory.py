@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from speech3.config import DecodeConfig
 from speech3.decode.beam_search import Lattice
 from speech3.decode.grammar import BACKOFF, are_pieces, join_words, mark_of, read_spelling
 from speech3.decode.graph import DecodingGraph
@@ -213,15 +212,14 @@ def decode_latticed(
     The hypotheses have confidences. Raises an error if more than 5 % of the utterances failed, or there were none.
     """
     graph, tuned = graph or recognizer.graph, recognizer.settings
-    config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
-    make = functools.partial(_latticed, graph, scale, wanted)
+    make = functools.partial(_latticed, graph, tuned.acoustic_scale, wanted)
     few = 0
     failed: dict[str, str] = {}
 
     def made() -> Iterator[Latticed]:
         nonlocal few
         shown = progress(recognizer.scores(feats), len(feats), "decoding")
-        for utterance, each in searched(graph, shown, config, (scale, tuned.word_penalty), make, jobs):
+        for utterance, each in searched(graph, shown, tuned.search, tuned.setting, make, jobs):
             if isinstance(each, str):
                 failed[utterance] = each
             else:
@@ -277,10 +275,9 @@ def decode_one(recognizer: TrainedModel, name: str, feats_TF: np.ndarray, paths:
 
     An error that no path survived has the `name`.
     """
-    graph, tuned, wanted = recognizer.graph, recognizer.settings, WantedResults(paths)
-    config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
-    make, scores = functools.partial(_latticed, graph, scale, wanted), recognizer.scores({name: feats_TF})
-    ((_, found),) = searched(graph, scores, config, (scale, tuned.word_penalty), make)
+    graph, tuned = recognizer.graph, recognizer.settings
+    make = functools.partial(_latticed, graph, tuned.acoustic_scale, WantedResults(paths))
+    ((_, found),) = searched(graph, recognizer.scores({name: feats_TF}), tuned.search, tuned.setting, make)
     if isinstance(found, str):
         raise DataError(f"{name}: {found}")
     return found

@@ -6,7 +6,7 @@ spells unseen words (`speech3.decode.grammar`), so does the new one, unless it h
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from speech3.decode.graph import build_graph, decode_directory
 from speech3.decode.hot_words import parse_hot, read_hot, with_hot_words
 from speech3.decode.trained_model import TrainedModel
 from speech3.errors import DataError, MissingError, OccupiedError, SettingError, Speech3Error, counted, listed
-from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
+from speech3.hmm import NONE, GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
 from speech3.io import GRAPH_DIR, GRAPH_FILE, GRAPH_FILES, HMM_FILE, LM_FILE, TUNING_GRAPH_DIR
 from speech3.language import (
     ENOUGH_PAIRS,
@@ -75,7 +75,7 @@ class NewGraph:
     """The contents of graph.json, and the pronunciations that were guessed."""
 
     about: dict[str, Any]
-    guessed: GuessedPronunciations = field(default_factory=lambda: GuessedPronunciations((), "", {}))
+    guessed: GuessedPronunciations
 
 
 def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
@@ -246,7 +246,7 @@ def _pronounced(
     others = language.words if isinstance(language, ArpaLm) and sources.lang else []
     unknown = [*named, *(word for word in others if word not in hmm.lexicon.by_word and is_word(word))]
     if not unknown:
-        return hmm, GuessedPronunciations((), "", {})
+        return hmm, NONE
     try:
         found = _guessed(hmm, unknown, sources.lang, kept)
     except Speech3Error as error:

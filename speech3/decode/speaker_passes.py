@@ -328,15 +328,9 @@ class OtherWords:
         return words
 
 
-@dataclass(frozen=True, eq=False)
-class Transcribed:
-    """Transcripts, along which speakers are adapted as far as they can be aligned."""
-
-    by_utterance: Mapping[str, str]
-
-
-# In place of the earlier passes: transforms that were estimated before, or words.
-Known = Path | OtherWords | Transcribed
+# In place of the earlier passes: transforms that were estimated before, the words of another model, or transcripts,
+# along which speakers are adapted as far as they can be aligned.
+Known = Path | OtherWords | Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -442,19 +436,6 @@ def adapt(
     return model.recognizer_of(passes[-1].estimated.transforms.get(speaker))
 
 
-def along_transcripts(
-    model: SpeakerModel,
-    feats: Mapping[str, np.ndarray],
-    speaker_of: Mapping[str, str],
-    words: Mapping[str, str],
-    jobs: int = 1,
-) -> tuple[Scorer, Mapping[str, np.ndarray]]:
-    """The scorer and the features adapted to each speaker along transcripts, for alignment with them."""
-    transforms = transforms_along(model, feats, speaker_of, words, jobs)
-    using, marked = model.adapted_to(feats, speaker_of, transforms, graph=None)
-    return using.scorer, marked
-
-
 def transforms_along(
     model: SpeakerModel,
     feats: Mapping[str, np.ndarray],
@@ -497,10 +478,9 @@ def known_transforms(
     Raises `Speech3Error`: they are of other speakers, or of other utterances, or most words are not in the lexicon.
     """
     if isinstance(known, OtherWords):
-        words = known.usable(feats.keys(), model.recognizer.hmm.lexicon)
-        return transforms_along(model, feats, speaker_of, words, jobs)
-    if isinstance(known, Transcribed):
-        return transforms_along(model, feats, speaker_of, known.by_utterance, jobs)
+        known = known.usable(feats.keys(), model.recognizer.hmm.lexicon)
+    if isinstance(known, Mapping):
+        return transforms_along(model, feats, speaker_of, known, jobs)
     path, transforms = known, read_speakers(known, model.projection.dim)
     if not transforms:
         raise DataError(f"{path}: is empty; pass the transforms of these speakers")

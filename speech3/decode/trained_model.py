@@ -33,7 +33,7 @@ import torch
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decode.grammar import FILLER_COSTS, with_lexicon_of
 from speech3.decode.graph import DecodingGraph, decode_directory, load_graph
-from speech3.decode.search import Decoding, decode
+from speech3.decode.search import Decoding, Setting, decode
 from speech3.errors import (
     MOST_UNALIGNED,
     DataError,
@@ -49,6 +49,7 @@ from speech3.hmm import (
     ADAPTED,
     LARGEST_PSEUDO,
     Adapted,
+    Aligned,
     Alignment,
     FrameClock,
     Hmm,
@@ -57,6 +58,7 @@ from speech3.hmm import (
     Refinement,
     Scorer,
     Segment,
+    Transcripts,
     Wave,
     align_utterances,
     frame_clock,
@@ -187,6 +189,14 @@ class DecodeSettings:
         finite = all(map(math.isfinite, numbers))
         if not (finite and self.acoustic_scale > 0 and self.beam > 0 and self.max_active == int(self.max_active) >= 1):
             raise TypeError("acoustic_scale, beam and max_active must be above 0")
+
+    @property
+    def search(self) -> DecodeConfig:
+        return DecodeConfig(beam=self.beam, max_active=self.max_active)
+
+    @property
+    def setting(self) -> Setting:
+        return self.acoustic_scale, self.word_penalty
 
     def calibrated(self, posterior: float) -> float:
         """The confidence of a word with this posterior; the posterior itself if no calibration was fitted."""
@@ -345,9 +355,8 @@ class TrainedModel:
     ) -> Decoding:
         """Decode with the tuned settings, through the model's own graph or another one (see `search.decode`)."""
         graph, tuned, scores = graph or self.graph, self.settings, self.scores(feats)
-        config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
         shown = progress(scores, len(feats), "decoding") if len(feats) > 1 else scores
-        return decode(graph, shown, config, tuned.acoustic_scale, tuned.word_penalty, jobs, confidences=confidences)
+        return decode(graph, shown, tuned.search, *tuned.setting, jobs, confidences=confidences)
 
     def align(
         self,
@@ -364,21 +373,37 @@ class TrainedModel:
         error. Boundaries are refined, better where the waveform is in `waves`.
         """
         transcripts = usable_transcripts(texts, self.hmm.lexicon, feats, strict=strict)
-        found = align_utterances(
+        found = self.align_transcripts(transcripts, feats, jobs, waves or {})
+        if strict:
+            total = len(transcripts.words) + len(transcripts.bad)
+            check_bad(found.bad, total, "alignment", most=MOST_UNALIGNED)
+        return found.alignments, found.bad
+
+    def align_transcripts(
+        self,
+        transcripts: Transcripts,
+        feats: Mapping[str, np.ndarray],
+        jobs: int,
+        waves: Mapping[str, Wave],
+        *,
+        scorer: Scorer | None = None,
+        scored: bool = False,
+        widen: bool = False,
+    ) -> Aligned:
+        """Align transcripts, by default with the model's own scorer (see `align_utterances`)."""
+        return align_utterances(
             self.hmm,
-            self.scorer,
+            scorer or self.scorer,
             transcripts,
             feats,
             beam=BEAM,
             retry_beam=RETRY_BEAM,
             jobs=jobs,
             acoustic_scale=self.alignment_scale,
-            refinement=Refinement(self.clock, waves or {}),
+            scored=scored,
+            refinement=Refinement(self.clock, waves),
+            widen=widen,
         )
-        if strict:
-            total = len(transcripts.words) + len(transcripts.bad)
-            check_bad(found.bad, total, "alignment", most=MOST_UNALIGNED)
-        return found.alignments, found.bad
 
 
 def warn_of_rate(name: str, rate_hz: int, model_hz: int) -> None:

@@ -193,12 +193,8 @@ class Latencies:
         self._of_ms[round(1000 * min(max(seconds, -_MOST_S), _MOST_S))] += 1
 
     def percentile_s(self, percent: float) -> float:
-        """As `np.percentile` of a list of them."""
-        found = sorted(self._of_ms)
-        ended = np.cumsum([self._of_ms[ms] for ms in found])
-        place = (self.count - 1) * percent / 100
-        before, after = (found[np.searchsorted(ended, int(rank), "right")] for rank in (place, np.ceil(place)))
-        return (before + (after - before) * (place % 1)) / 1000
+        found = np.repeat(list(self._of_ms), list(self._of_ms.values()))
+        return float(np.percentile(found, percent)) / 1000
 
     def __str__(self) -> str:
         return f"mean {self.total_s / self.count:.2f} s, 95th percentile {self.percentile_s(95):.2f} s"
