@@ -26,11 +26,7 @@ def _if_quiet(wanted: bool) -> None:
 Quiet = Annotated[
     bool,
     typer.Option(
-        "--quiet",
-        "-q",
-        callback=_if_quiet,
-        help="Print results and errors only: no progress, no notes.",
-        metavar="",
+        "--quiet", "-q", callback=_if_quiet, help="Print results and errors only: no progress, no notes.", metavar=""
     ),
 ]
 _METAVARS = {int: "N", float: "X", Path: "FILE", bool: ""}  # of options that name none

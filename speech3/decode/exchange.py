@@ -68,17 +68,8 @@ _PRODUCTS = ("MatMul", "Conv", _INT8_PRODUCT)
 def import_graph(graph: Path, model: TransitionModel, mdl: Path, out: Path) -> dict[str, Any]:
     """Write ``out/HCLG.fst``, ``out/words.txt`` and ``out/graph.json``; return the contents of the last.
 
-    Parameters
-    ----------
-    graph
-        Directory with HCLG.fst (of type const or vector), words.txt and, usually, num_pdfs.
-    model, mdl
-        The transition model that the graph was made from, and its file, for messages.
-
-    Raises
-    ------
-    Speech3Error
-        A file is missing or damaged, or the graph was made from another model.
+    Kaldi's graph is a directory with HCLG.fst (of type const or vector), words.txt and, usually, num_pdfs. `mdl` is the
+    file of the transition model that it was made from; a graph of another model is refused.
     """
     stated = graph / "num_pdfs"
     if (

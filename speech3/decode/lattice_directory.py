@@ -149,8 +149,12 @@ def lattices_about(recognizer: TrainedModel, graph: DecodingGraph) -> LatticesAb
     return LatticesAbout(model, path, graph.about, tuned.acoustic_scale, tuned.word_penalty, LATTICE_BEAM)
 
 
-def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> None:
-    """Write the files that belong beside the archive: ``words.txt`` and ``lattice.json``."""
+def save_lattices(
+    out: Path, items: Iterable[tuple[str, WordLattice]], symbols: tuple[str, ...], about: LatticesAbout
+) -> None:
+    """Write the directory, in place of the lattices of an earlier decoding, ``lattice.json`` last."""
+    forget_lattices(out)
+    write_lattices(out / ARCHIVE, items, out / INDEX)
     write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))
     write_json(out / ABOUT, asdict(about))
 
@@ -257,11 +261,11 @@ def write_latticed(
 
     if about:
         check_lattices(out)
-    forget_lattices(out)
+    else:
+        forget_lattices(out)
     (out / NBEST_FILE).unlink(missing_ok=True)
     if about:
-        write_lattices(out / ARCHIVE, lattices(), out / INDEX)
-        save_about(out, symbols, about)
+        save_lattices(out, lattices(), symbols, about)
     else:
         for _ in lattices():
             pass

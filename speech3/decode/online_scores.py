@@ -75,20 +75,9 @@ class OnlineScores:
         yield self._network.finish()
 
     def end_segment(self, units: tuple[str, ...], aligned: Alignment | None, frames: int) -> TrainedModel | None:
-        """Begin the next segment, and learn from the last one how the speaker speaks.
+        """Begin the next segment; its recogniser if the model adapts to speakers, which learns from the last segment.
 
-        Parameters
-        ----------
-        units
-            What was said in it: words, or pieces of words.
-        aligned
-            Their alignment, if there is one.
-        frames
-            Its length.
-
-        Returns
-        -------
-        The recogniser of the next segment, if the model adapts to speakers.
+        In that one, of this number of frames, `units` were said: words, or pieces of words.
         """
         for kind in self._kinds:
             kind.cmvn.restart(speech=bool(units))

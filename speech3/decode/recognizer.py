@@ -160,7 +160,7 @@ def load_recognizer(model: Path | str) -> Recognizer:
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """What to find beside the words: their times and phones, lattices."""
+    """What to find beside the words."""
 
     times: bool = False
     lattices: bool = False
@@ -336,22 +336,9 @@ def transcribe_samples(
     speaker: str | None = None,
     known: KnownSpeakers | None = None,
 ) -> Result:
-    """Recognise a recording in memory as `transcribe` does, with the time and confidence of each word.
+    """Recognise a recording in memory (see `Recognizer.transcribe`), with the time and confidence of each word.
 
-    Parameters
-    ----------
-    samples
-        One channel, as floats from -1 to 1 or as integers (`speech3.data.checked_samples`).
-    rate_hz
-        Resampled if this differs from the model's rate.
-    speaker
-        Who speaks, if that is known. Then what is in `known` of this speaker is used, and added to.
-
-    Raises
-    ------
-    Speech3Error
-        The samples are shorter than one frame; the samples, the rate or the speaker are invalid; nothing could be
-        decoded.
+    What is `known` of the speaker, if that is given, is used and added to.
     """
     name, wave_S, rate_hz = "samples", checked_samples(samples), checked_rate(rate_hz)
     check_speaker(speaker)

@@ -21,16 +21,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from speech3.data import PcmDecoder, arriving_bytes, checked_rate, sound_format
-from speech3.decode.lattice_archive import write_lattices
-from speech3.decode.lattice_directory import (
-    ARCHIVE,
-    INDEX,
-    check_lattices,
-    forget_lattices,
-    lattices_about,
-    ranked_paths,
-    save_about,
-)
+from speech3.decode.lattice_directory import check_lattices, lattices_about, ranked_paths, save_lattices
 from speech3.decode.recognizer import Transcription
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
@@ -147,9 +138,7 @@ def write_results(
         for _ in each():
             pass
         return
-    forget_lattices(lattices)
-    write_lattices(lattices / ARCHIVE, each(), lattices / INDEX)
-    save_about(lattices, recognizer.graph.words, lattices_about(recognizer, recognizer.graph))
+    save_lattices(lattices, each(), recognizer.graph.words, lattices_about(recognizer, recognizer.graph))
 
 
 def _key(name: Path | str) -> str:

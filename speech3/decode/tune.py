@@ -134,19 +134,11 @@ def tune(
 
     The search differs from the final one only in its maximum number of active states, ``config.tuning_max_active``.
 
-    Parameters
-    ----------
-    scores
-        Utterances with float32 (T, P) unscaled log likelihoods; read once, then kept.
-    error_rate
-        Error rate of texts (references, hypotheses) as a fraction: the word error rate or another one.
-    pseudo_likelihoods
-        The scores are from a network trained with LF-MMI, and the grid is ``config.lfmmi_acoustic_scales``.
+    `scores`: float32 (T, P) unscaled log likelihoods, which are read once, then kept; with `pseudo_likelihoods` from a
+    network trained with LF-MMI, so that the grid is ``config.lfmmi_acoustic_scales``. `error_rate`: that of texts
+    (references, hypotheses) as a fraction.
 
-    Raises
-    ------
-    Speech3Error
-        There are no utterances, or one has no reference; also what `search.lattices` raises.
+    Raises `Speech3Error`: there are no utterances, or one has no reference; also what `search.lattices` raises.
     """
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
     key = "lfmmi_acoustic_scales" if pseudo_likelihoods else "acoustic_scales"
