@@ -125,7 +125,7 @@ def main() -> None:
         _register()
         app()
     except Speech3Error as error:
-        _fail(str(error))
+        _fail(error)
     except BrokenPipeError:
         sys.exit(1)
     except NotADirectoryError as error:
@@ -161,7 +161,7 @@ def main() -> None:
         raise
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: object) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
     sys.exit(1)
 

@@ -1,11 +1,11 @@
 """From scores of frames to words: decoding graph, search, lattices, the recogniser.
 
 `graph` composes H o C o L o G from `grammar`; `new_graph` builds others for a trained model. `beam_search` and its
-kernels, `token_passing`, are the search; `search` runs it over many utterances; `phrases` and `hot_words` reward
-phrases in it. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep
-what it found; `rescoring` gives it other language models. `trained_model` holds everything that recognition needs;
-`apply` uses it on recordings, `streaming` on streams, `align` for forced alignment. `transcribing` writes results and
-shows live ones; `recognizer` is the class of the Python interface; `tune` finds its parameters.
+kernels, `token_passing`, are the search; `search` runs it over many utterances; `hot_words` rewards phrases in it.
+`word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep what it found;
+`rescoring` gives it other language models. `trained_model` holds everything that recognition needs; `apply` uses it on
+data directories, `recognizer` (the class of the Python interface) on recordings, `streaming` on streams, `align` for
+forced alignment; `tune` finds its parameters. `transcribing` writes results and shows live ones.
 """
 
 from typing import TYPE_CHECKING
