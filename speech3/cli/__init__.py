@@ -1,35 +1,32 @@
 """The `speech3` program: one file for each group of verbs. `main` reports a user's mistake in one line."""
 
 import errno
-import functools
 import keyword
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from inspect import Parameter, signature  # not the module: this package has one of that name
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from speech3 import __version__
-from speech3.cli._verb import HELP_NAMES, Group, Quiet, Verb, quietable
+from speech3.cli._verb import HELP_NAMES, Group, Quiet, Verb, quietable, with_flag
 from speech3.errors import MachineError, Speech3Error, check_platform
-from speech3.runtime import ONE_THREAD, allow_open_files, be_quiet, explained_limit, restart_in_utf8, suit_terminals
+from speech3.runtime import ONE_THREAD, allow_open_files, explained_limit, restart_in_utf8, suit_terminals
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in shells
 # Of the system, not of a verb: no permission, a disk that is read-only, fails or is gone.
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE}
 # The groups of `speech3 --help`, in this order, with the modules that define their verbs: a function of the verb's name
-# or, for a group of verbs such as `speech3 lm train`, `verbs` in a module of its own.
+# or, for a group of verbs such as `speech3 lm train`, `lm_verbs`.
 _GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "Data": {
         "data": ("validate", "fix", "stats", "subset", "combine", "split", "speakers", "augment", "extract"),
     },
-    "Train": {"train": ("recipe", "pack", "train", "pretrain", "simulate"), "lm": ("lm",), "g2p": ("g2p",)},
+    "Train": {"train": ("recipe", "pack", "train", "pretrain", "simulate"), "language": ("lm", "g2p")},
     "Recognise and align": {
         "recognise": ("transcribe", "decode", "rescore", "graph", "align", "tune", "forward", "export")
     },
@@ -86,8 +83,7 @@ def _options(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    if quiet:
-        be_quiet()
+    pass
 
 
 def _register() -> None:
@@ -99,29 +95,16 @@ def _register() -> None:
         for module, verbs in modules.items():
             defined = importlib.import_module(f"{__name__}.{module}")
             for verb in verbs:
-                if hasattr(defined, "verbs"):
-                    for each in defined.verbs.registered_commands:
+                if verbs_of := getattr(defined, f"{verb}_verbs", None):
+                    for each in verbs_of.registered_commands:
                         each.callback, each.cls = quietable(each.callback), Verb
-                    app.add_typer(defined.verbs, name=verb, rich_help_panel=group, cls=Group)
+                    app.add_typer(verbs_of, name=verb, rich_help_panel=group, cls=Group)
                     continue
                 name = verb.replace("-", "_")
                 function = getattr(defined, f"{name}_" if keyword.iskeyword(name) else name)
-                function = _with_no_commands(function) if verb in _READ_DATA else function
+                if verb in _READ_DATA:
+                    function = with_flag(function, "no_commands", _NO_COMMANDS)
                 app.command(verb, rich_help_panel=group, cls=Verb)(quietable(function))
-
-
-def _with_no_commands(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the option --no-commands to a verb."""
-
-    @functools.wraps(function)
-    def verb(*args: Any, no_commands: bool, **options: Any) -> None:
-        function(*args, **options)
-
-    own = signature(function)
-    option = Parameter("no_commands", Parameter.KEYWORD_ONLY, default=False, annotation=_NO_COMMANDS)
-    verb.__signature__ = own.replace(parameters=[*own.parameters.values(), option])  # type: ignore[attr-defined]
-    verb.__annotations__ = {**function.__annotations__, "no_commands": _NO_COMMANDS}
-    return verb
 
 
 def main() -> None:
@@ -142,31 +125,27 @@ def main() -> None:
         _register()
         app()
     except Speech3Error as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        _fail(error)
     except BrokenPipeError:
         sys.exit(1)
     except NotADirectoryError as error:
         found = next((path for path in Path(error.filename or "").parents if path.is_file()), error.filename)
-        print(f"error: {found}: is a file; expected a directory", file=sys.stderr)
-        sys.exit(1)
+        _fail(f"{found}: is a file; expected a directory")
     except (OSError, RuntimeError, MemoryError) as error:
         if _lost_interrupt.is_set():  # numba fails where its callback was interrupted
             _interrupted()
             sys.exit(INTERRUPTED)
         if found := explained_limit(error):
-            print(f"error: {found}", file=sys.stderr)
-            sys.exit(1)
-        if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            print(f"error: {error.filename}: {error.strerror}; choose another path", file=sys.stderr)
-            sys.exit(1)
-        if isinstance(error, OSError) and error.filename and error.errno in _REFUSED:
-            print(f"error: {error.filename}: {error.strerror}; check its disk and permissions", file=sys.stderr)
-            sys.exit(1)
-        if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            _fail(found)
+        if not isinstance(error, OSError):
             raise
-        print(f"error: {error}; free some space and run the same command again", file=sys.stderr)
-        sys.exit(1)
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            _fail(f"{error.filename}: {error.strerror}; choose another path")
+        if error.filename and error.errno in _REFUSED:
+            _fail(f"{error.filename}: {error.strerror}; check its disk and permissions")
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        _fail(f"{error}; free some space and run the same command again")
     except KeyboardInterrupt:
         _interrupted()
         sys.exit(INTERRUPTED)
@@ -180,6 +159,11 @@ def main() -> None:
         if end.code == INTERRUPTED:  # typer turns a KeyboardInterrupt inside a verb into this
             _interrupted()
         raise
+
+
+def _fail(message: object) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(1)
 
 
 def _check_place() -> None:

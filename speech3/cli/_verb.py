@@ -16,8 +16,18 @@ from speech3.io import HMM_FILE, MODEL_FILE
 from speech3.runtime import be_quiet
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+
+
+def _if_quiet(wanted: bool) -> None:
+    if wanted:
+        be_quiet()
+
+
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no notes.", metavar="")
+    bool,
+    typer.Option(
+        "--quiet", "-q", callback=_if_quiet, help="Print results and errors only: no progress, no notes.", metavar=""
+    ),
 ]
 _METAVARS = {int: "N", float: "X", Path: "FILE", bool: ""}  # of options that name none
 Complete = Callable[[str], list[str]]
@@ -59,24 +69,28 @@ class Group(_Plain, TyperGroup):
 
 def quietable(command: Callable[..., None]) -> Callable[..., None]:
     """Add the option `--quiet` to a verb, and metavars in upper case where an argument or option has none."""
-    hints, signature = get_type_hints(command, include_extras=True), inspect.signature(command)
+    hints = get_type_hints(command, include_extras=True)
     if "quiet" in hints:
         return command
     for name, hint in hints.items():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, (ArgumentInfo, OptionInfo)) and info.metavar is None:
                 info.metavar = _metavar(name, get_args(hint)[0], info)
-    own = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
+    return with_flag(command, "quiet", Quiet)
+
+
+def with_flag(command: Callable[..., None], name: str, annotation: Any) -> Callable[..., None]:
+    """Add a flag to a verb, which does not see it: the flag's callback does what it says."""
 
     @functools.wraps(command)
-    def verb(*args: Any, quiet: bool = False, **options: Any) -> None:
-        if quiet:
-            be_quiet()
+    def verb(*args: Any, **options: Any) -> None:
+        options.pop(name, None)
         command(*args, **options)
 
-    parameters = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
-    verb.__signature__ = signature.replace(parameters=[*parameters, own])  # type: ignore[attr-defined]
-    verb.__annotations__ = {**hints, "quiet": Quiet}
+    own = inspect.signature(command)
+    flag = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+    verb.__signature__ = own.replace(parameters=[*own.parameters.values(), flag])  # type: ignore[attr-defined]
+    verb.__annotations__ = {**command.__annotations__, name: annotation}
     return verb
 
 

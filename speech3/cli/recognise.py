@@ -1,19 +1,12 @@
 """The verbs that apply a model: `transcribe`, `decode`, `rescore`, `graph`, `align`, `tune`, `forward`, `export`."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from speech3.cli import _verb
-from speech3.errors import DataError, MismatchError, SettingError, Speech3Error, counted, listed
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from speech3.decode import TrainedModel
-    from speech3.hmm import Segment
+from speech3.errors import DataError, MismatchError, SettingError, Speech3Error, counted
 
 _Graph = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Graph of `speech3 graph`, used in place of the model's.")
@@ -228,82 +221,27 @@ def decode(
         NBEST_FILE,
         OtherWords,
         Recognizer,
-        UtteranceParts,
         WantedResults,
-        before_last_pass,
         check_decoding,
-        cut_long_utterances,
-        decode_latticed,
-        features_of_all,
-        forget_passes,
-        keep_speakers,
+        decode_datadir,
         load_recognizer,
-        say_skipped,
-        speaker_model,
-        with_known,
-        without_words,
-        write_decoding,
     )
     from speech3.evaluate import read_text
-    from speech3.features import silent_in
-    from speech3.hmm import DataWaves
     from speech3.runtime import available_jobs
 
-    # The models and the features.
     check_decoding(out, [directory, hot, transforms, words], lattices=lattice)
     if transforms and words:
         raise SettingError(f"--transforms {transforms}, --words {words}: both say what to adapt to; remove one of them")
     recognizer = Recognizer.load(model, graph=graph, hot=hot, min_confidence=min_confidence)
-    jobs = jobs or available_jobs()
     more, data = [load_recognizer(other) for other in others or []], read_speech(directory, transcribed=False)[0]
-    given = not all(each.features.from_audio for each in (recognizer, *more))
-    data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
-    # What speakers are adapted to, if it is known; checked before hours of audio are read.
-    models = [each.sat or each for each in (recognizer, *more) if each.sat or each.adapted]
-    cut = bool(parts.begins_s)
-    known = OtherWords(words, parts.divided(read_text(words), _times_beside(words, cut))) if words else transforms
-    if known and not models:
-        option = f"--words {words}" if words else f"--transforms {transforms}"
-        raise SettingError(f"{option}: {model} does not adapt to speakers; remove the option")
-    if isinstance(known, OtherWords):
-        known.check(data.utterances, models[0].hmm.lexicon)
-    forget_passes(out)
-    recognizer, feats, skipped = features_of_all(recognizer, more, data, jobs, out, known)
-    # All passes but the last, if the model adapts to speakers.
-    last: TrainedModel = recognizer
-    searched: Mapping[str, np.ndarray] = feats
-    speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
-    adapting = speaker_model(recognizer) if not more else None
-    if adapting and known:
-        last, searched = with_known(adapting, feats, speaker_of, known, jobs)
-    elif adapting:
-        silent = silent_in(out / "feats")
-        last, searched = before_last_pass(adapting, feats, speaker_of, lambda n: out / f"pass{n}", jobs, silent)
-    keep_speakers(out, searched)
-    # The last pass.
-    decoding, kept = decode_latticed(last, searched, out, WantedResults(nbest, lattice, mbr), jobs)
-    decoding = without_words(decoding, silent_in(out / "feats"))
-    written = write_decoding(
-        out, last, searched, decoding, jobs, parts, DataWaves(data, recognizer.features.sample_frequency)
-    )
-    say_skipped({**skipped, **decoding.failed}, "not decoded")
-    say_skipped(kept.without, "no lattice")
+    known = OtherWords(words, read_text(words)) if words else transforms
+    wanted = WantedResults(nbest, lattice, mbr)
+    found = decode_datadir(recognizer, more, data, out, wanted, jobs or available_jobs(), known)
     times = f", {out}/hyp.ctm" if (out / "hyp.ctm").exists() else ""
     paths = f", {out / NBEST_FILE}" if nbest else ""
-    print(f"{counted(len(written.hypotheses), 'utterance')}: {out}/hyp.txt{times}{paths}")
+    print(f"{counted(len(found.hypotheses), 'utterance')}: {out}/hyp.txt{times}{paths}")
     if lattice:
-        print(f"lattices: {out}/lat.ark, {kept.density:.1f} arcs per frame")
-
-
-def _times_beside(words: Path, needed: bool) -> "Mapping[str, Sequence[Segment]]":
-    """The CTM that decoding writes beside its hyp.txt, if it is needed and there."""
-    from speech3.hmm import read_ctm
-    from speech3.runtime import say
-
-    ctm = words.with_suffix(".ctm")
-    if needed and not ctm.exists():
-        say(f"{ctm}: no such file, so the words of utterances that were cut cannot be divided among their parts")
-    return read_ctm(ctm) if needed and ctm.exists() else {}
+        print(f"lattices: {out}/lat.ark, {found.lattices.density:.1f} arcs per frame")
 
 
 def rescore(
@@ -599,50 +537,21 @@ def tune(
     the first pass and the last are tuned, and if the last is no better, the model uses only the first. The grid and the
     metric are those of the model's recipe (`tuning.json` in the model directory) unless keys change them.
     """
-    from tempfile import TemporaryDirectory
-
     from speech3.config import changed, refuse_unused
-    from speech3.decode import (
-        features_for,
-        load_recognizer,
-        load_tuning,
-        say_skipped,
-        speaker_model,
-        tune_passes,
-        tune_recognizer,
-    )
+    from speech3.decode import load_recognizer, load_tuning, tune_datadir
     from speech3.evaluate import ERROR_RATES
     from speech3.io import DECODE_FILE, TUNING_FILE
     from speech3.recipe import read_for
     from speech3.runtime import available_jobs
 
-    recognizer, jobs = load_recognizer(model), jobs or available_jobs()
+    recognizer = load_recognizer(model)
     lfmmi, hybrid = "networks trained with LF-MMI", "GMMs and networks trained by cross-entropy"
     pseudo = recognizer.scorer.pseudo_likelihoods
     unused = {"decode.acoustic_scales": hybrid} if pseudo else {"decode.lfmmi_acoustic_scales": lfmmi}
     refuse_unused(overrides or [], unused)
     config = changed(load_tuning(recognizer), "decode", overrides or [], recognizer.directory / TUNING_FILE)
     data = read_for(recognizer, directory, tier)
-    texts = {key: (utterance.text or "").split() for key, utterance in data.utterances.items()}
-    if silent := [key for key, words in texts.items() if not words]:
-        raise DataError(
-            f"{directory}: {len(silent)} of {len(texts)} utterances have no transcript to compare with:"
-            f" {listed(silent, 5)}; add transcripts to {directory}/text, or leave these utterances out"
-            " (`speech3 subset`)"
-        )
-    _ = recognizer.tuning_graph  # if there is none, say so before hours of audio are read
-    # Extract the features and search the grid.
-    adapting = speaker_model(recognizer)
-    with TemporaryDirectory(prefix="speech3-") as scratch:
-        feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
-        say_skipped(skipped, "left out")
-        rate = ERROR_RATES[config.metric]
-        if adapting:
-            speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
-            passes = tune_passes(recognizer, feats, speaker_of, texts, config, jobs, rate)
-            best = passes.last.best if passes.helps else passes.first.best
-        else:
-            best = tune_recognizer(recognizer, feats, texts, config, jobs, rate).best
+    best = tune_datadir(recognizer, data, config, jobs or available_jobs(), ERROR_RATES[config.metric])
     print(f"{recognizer.directory / DECODE_FILE}: acoustic scale {best.acoustic_scale:g},", end=" ")
     print(f"word penalty {best.word_penalty:g}, {config.metric} {100 * best.error_rate:.2f} % on {directory}")
 

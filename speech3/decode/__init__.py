@@ -1,11 +1,11 @@
 """From scores of frames to words: decoding graph, search, lattices, the recogniser.
 
 `graph` composes H o C o L o G from `grammar`; `new_graph` builds others for a trained model. `beam_search` and its
-kernels, `token_passing`, are the search; `search` runs it over many utterances; `phrases` and `hot_words` reward
-phrases in it. `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep
-what it found; `rescoring` gives it other language models. `trained_model` holds everything that recognition needs;
-`apply` uses it on recordings, `streaming` on streams, `align` for forced alignment. `transcribing` writes results and
-shows live ones; `recognizer` is the class of the Python interface; `tune` finds its parameters.
+kernels, `token_passing`, are the search; `search` runs it over many utterances; `hot_words` rewards phrases in it.
+`word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep what it found;
+`rescoring` gives it other language models. `trained_model` holds everything that recognition needs; `apply` uses it on
+data directories, `recognizer` (the class of the Python interface) on recordings, `streaming` on streams, `align` for
+forced alignment; `tune` finds its parameters. `transcribing` writes results and shows live ones.
 """
 
 from typing import TYPE_CHECKING
@@ -22,27 +22,26 @@ if TYPE_CHECKING:
     )
     from speech3.decode.apply import (
         SideBySide as SideBySide,
-        Transcription as Transcription,
+        decode_datadir as decode_datadir,
         features_for as features_for,
+        features_of_all as features_of_all,
+        same_features as same_features,
         say_skipped as say_skipped,
-        transcribe as transcribe,
+        with_mean_scores as with_mean_scores,
         write_loglikes as write_loglikes,
     )
-    from speech3.decode.filler import phone_filler as phone_filler
+    from speech3.decode.exchange import export as export, import_kaldi as import_kaldi
     from speech3.decode.grammar import (
         GRAPH_LEXICON as GRAPH_LEXICON,
         UNSEEN_WEIGHT as UNSEEN_WEIGHT,
         Spelling as Spelling,
         join_words as join_words,
         one_word_grammar as one_word_grammar,
+        phone_filler as phone_filler,
         spelling_with as spelling_with,
         with_lexicon_of as with_lexicon_of,
     )
-    from speech3.decode.graph import (
-        build_graph as build_graph,
-    )
-    from speech3.decode.hot_words import replace_graph as replace_graph
-    from speech3.decode.kaldi import import_kaldi as import_kaldi
+    from speech3.decode.graph import build_graph as build_graph
     from speech3.decode.lattice_directory import (
         NBEST_FILE as NBEST_FILE,
         WantedResults as WantedResults,
@@ -53,8 +52,11 @@ if TYPE_CHECKING:
         oracle_texts as oracle_texts,
         ranked_paths as ranked_paths,
     )
-    from speech3.decode.model_export import export as export
-    from speech3.decode.new_graph import GraphSources as GraphSources, make_graph as make_graph
+    from speech3.decode.new_graph import (
+        GraphSources as GraphSources,
+        make_graph as make_graph,
+        replace_graph as replace_graph,
+    )
     from speech3.decode.output import (
         UtteranceParts as UtteranceParts,
         cut_long_utterances as cut_long_utterances,
@@ -65,21 +67,14 @@ if TYPE_CHECKING:
     )
     from speech3.decode.recognizer import (
         Recognizer as Recognizer,
-        TunedPasses as TunedPasses,
+        Transcription as Transcription,
         load_recognizer as load_recognizer,
-        load_tuning as load_tuning,
-        tune_passes as tune_passes,
-        tune_recognizer as tune_recognizer,
+        transcribe as transcribe,
     )
     from speech3.decode.rescoring import (
         RescoreOptions as RescoreOptions,
         rescore as rescore,
         write_times as write_times,
-    )
-    from speech3.decode.score_fusion import (
-        features_of_all as features_of_all,
-        same_features as same_features,
-        with_mean_scores as with_mean_scores,
     )
     from speech3.decode.search import Decoding as Decoding, without_words as without_words
     from speech3.decode.speaker_groups import find_speakers as find_speakers
@@ -105,6 +100,7 @@ if TYPE_CHECKING:
         Result as Result,
         TrainedModel as TrainedModel,
         Word as Word,
+        load_settings as load_settings,
         phones_of_segments as phones_of_segments,
         result_of as result_of,
         words_of_segments as words_of_segments,
@@ -119,6 +115,14 @@ if TYPE_CHECKING:
         with_raw_samples as with_raw_samples,
         write_results as write_results,
     )
-    from speech3.decode.tune import Tuning as Tuning, error_rate_of as error_rate_of, load_settings as load_settings
+    from speech3.decode.tune import (
+        TunedPasses as TunedPasses,
+        Tuning as Tuning,
+        error_rate_of as error_rate_of,
+        load_tuning as load_tuning,
+        tune_datadir as tune_datadir,
+        tune_passes as tune_passes,
+        tune_recognizer as tune_recognizer,
+    )
 else:
     __getattr__ = door(__file__)

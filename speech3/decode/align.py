@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from speech3.data import DATADIR_FILES, DataDir, Utterance, lengths_s, write_datadir
-from speech3.decode.apply import features_for, features_of_samples, say_skipped
+from speech3.decode.apply import features_for, say_skipped
 from speech3.decode.output import utterance_length_s
-from speech3.decode.recognizer import Recognizer
-from speech3.decode.speaker_passes import Transcribed, along_transcripts, speaker_model
-from speech3.decode.trained_model import BEAM, RETRY_BEAM, TrainedModel
+from speech3.decode.recognizer import Recognizer, features_of_samples
+from speech3.decode.speaker_passes import speaker_model, transforms_along
+from speech3.decode.trained_model import TrainedModel
 from speech3.errors import MOST_BAD, DataError, MissingError, Speech3Error, check_bad, counted
 from speech3.features import silent_in
 from speech3.hmm import (
@@ -29,13 +29,9 @@ from speech3.hmm import (
     LongPart,
     PartFeats,
     PartWaves,
-    Refinement,
-    Scorer,
     Segment,
     Suspicion,
     Transcripts,
-    Wave,
-    align_utterances,
     by_espeak,
     by_lexicon,
     differences,
@@ -63,7 +59,11 @@ from speech3.language import G2P, Pronunciation, check_vocabulary, read_lexicon
 from speech3.runtime import check_output, parallel_map, say, write_text
 
 LONGEST_SAMPLES_S = 600.0  # the search without a beam needs memory for every state of every frame
-_LISTS = "confidence.txt", "suspicious.txt", "oov.txt", "gaps.txt"
+_WRITTEN = (
+    *("ali.ark", "phones.ctm", "words.ctm", "textgrid", "bad.txt"),
+    *("confidence.txt", "suspicious.txt", "oov.txt", "gaps.txt"),
+    *(f"split/{name}" for name in DATADIR_FILES),
+)
 _FIRST = 5  # number of utterances listed for an unknown word
 
 
@@ -93,16 +93,7 @@ class FoundAlignment:
 
 def check_alignment(out: Path, inputs: Iterable[Path | None]) -> None:
     """Refuse a directory for `align_datadir` where it would replace an input, or files that it has not written."""
-    files = (
-        "ali.ark",
-        "phones.ctm",
-        "words.ctm",
-        "textgrid",
-        "bad.txt",
-        *_LISTS,
-        *(f"split/{n}" for n in DATADIR_FILES),
-    )
-    check_output(out, inputs, files, marks=["ali.ark"], not_in=[A_MODEL, A_DATADIR])
+    check_output(out, inputs, _WRITTEN, marks=["ali.ark"], not_in=[A_MODEL, A_DATADIR])
 
 
 def align_datadir(
@@ -216,9 +207,13 @@ def find_alignment(
     if model := speaker_model(recognizer):
         speaker_of = {key: data.utterances[parts[key].utterance if key in parts else key].speaker for key in given}
         said = {key: " ".join(words) for key, words in transcripts.words.items()}
-        scorer, searched = along_transcripts(model, given, speaker_of, said, jobs)
+        transforms = transforms_along(model, given, speaker_of, said, jobs)
+        adapted, searched = model.adapted_to(given, speaker_of, transforms, graph=None)
+        scorer = adapted.scorer
     waves = PartWaves(DataWaves(data, config.sample_frequency), parts, clock)
-    aligned = _aligned(recognizer, scorer, transcripts, searched, jobs, waves, widen=tolerant)
+    aligned = recognizer.align_transcripts(
+        transcripts, searched, jobs, waves, scorer=scorer, scored=True, widen=tolerant
+    )
     total = len(transcripts.words) + len(transcripts.bad)
     if not aligned.alignments and not tolerant:
         check_bad(aligned.bad, total, str(data.path), "could not be aligned")
@@ -231,7 +226,7 @@ def find_alignment(
     return FoundAlignment(recognizer, aligned, layouts, doubtful, unknown, limits, texts, parts, durations, total)
 
 
-def _transcripts_for(gmm: TrainedModel, data: DataDir, texts: Mapping[str, str | None]) -> Transcribed | None:
+def _transcripts_for(gmm: TrainedModel, data: DataDir, texts: Mapping[str, str | None]) -> dict[str, str] | None:
     """The transcripts along which GMMs can adapt to speakers; None if they have to recognise what is said.
 
     They align whole utterances, so long ones take part only by their speakers.
@@ -241,32 +236,7 @@ def _transcripts_for(gmm: TrainedModel, data: DataDir, texts: Mapping[str, str |
         key for key, utterance in data.utterances.items() if utterance_length_s(data, utterance) <= LONG_UTTERANCE_S
     ]
     usable = usable_transcripts(texts, gmm.hmm.lexicon, short, strict=False).words
-    return Transcribed({key: " ".join(words) for key, words in usable.items()}) if usable else None
-
-
-def _aligned(
-    recognizer: Recognizer,
-    scorer: Scorer,
-    transcripts: Transcripts,
-    feats: Mapping[str, np.ndarray],
-    jobs: int,
-    waves: Mapping[str, Wave],
-    *,
-    widen: bool,
-) -> Aligned:
-    return align_utterances(
-        recognizer.hmm,
-        scorer,
-        transcripts,
-        feats,
-        beam=BEAM,
-        retry_beam=RETRY_BEAM,
-        jobs=jobs,
-        acoustic_scale=recognizer.alignment_scale,
-        scored=True,
-        refinement=Refinement(recognizer.clock, waves),
-        widen=widen,
-    )
+    return {key: " ".join(words) for key, words in usable.items()} or None
 
 
 def align_samples(
@@ -298,7 +268,7 @@ def align_samples(
         )
     hmm, clock, name = recognizer.hmm, recognizer.clock, "samples"
     transcripts = Transcripts({name: hmm.lexicon.known(words)}, {})
-    aligned = _aligned(recognizer, recognizer.scorer, transcripts, {name: feats_TF}, 1, {name: wave}, widen=True)
+    aligned = recognizer.align_transcripts(transcripts, {name: feats_TF}, 1, {name: wave}, scored=True, widen=True)
     if name in aligned.bad:
         raise DataError(f"the recording could not be aligned: {aligned.bad[name]}; check its text")
     found, sure = aligned.alignments[name], aligned.confidences[name]

@@ -1,80 +1,53 @@
-"""Apply a recogniser to data directories, audio files and samples in memory.
+"""Apply recognisers to a data directory: features, scores, decoding in passes.
 
-Axes: S samples, T frames, F feature bins, K rows of scores, P pdfs.
+Several models can score together: their log likelihoods are averaged, frame by frame and senone by senone. This is the
+geometric mean of posteriors (Swietojanski, Ghoshal and Renals 2013; Kaldi's ``decode_score_fusion.sh``), which also
+exists for the outputs of LF-MMI, which are not normalised. The models must have the same senones and frame rate; their
+networks and features may differ.
+
+Axes: T frames, F feature bins, K rows of scores, P pdfs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike
 
-from speech3.config import FeatureConfig
-from speech3.data import DataDir, OnlineResampler, audio, checked_rate, checked_samples, is_datadir, segment_name
+from speech3.data import DataDir, audio, is_datadir
 from speech3.decode.beam_search import NOT_NUMBERS
-from speech3.decode.lattice_directory import decode_one
-from speech3.decode.output import LONG_S, Cut, aligned_words, cut_at_pauses, without_doubtful
-from speech3.decode.search import Decoding
+from speech3.decode.lattice_directory import Kept, WantedResults, decode_latticed
+from speech3.decode.output import UtteranceParts, cut_long_utterances, write_decoding
+from speech3.decode.search import Hypothesis, without_words
 from speech3.decode.speaker_passes import (
+    PASS,
     SPK2UTT,
     TRANSFORMS,
     Known,
-    KnownSpeakers,
     OtherWords,
     SpeakerModel,
-    adapt,
-    check_speaker,
+    before_last_pass,
+    forget_passes,
+    keep_speakers,
     known_transforms,
     last_transforms,
     network_speakers,
     read_speakers,
     speaker_model,
+    with_known,
     write_speakers,
 )
-from speech3.decode.trained_model import (
-    SAT,
-    Alternative,
-    Result,
-    TrainedModel,
-    Word,
-    phones_of_segments,
-    result_of,
-    warn_of_rate,
-    words_of_segments,
-)
-from speech3.decode.word_lattice import WordLattice
-from speech3.errors import MOST_BAD, DataError, MismatchError, SettingError, Speech3Error, check_bad, counted, listed
-from speech3.features import extract, finish_features, only_background, silent_frames, silent_in, static_features
-from speech3.hmm import Hmm, Projected, Segment, applied, phone_segments, read_spk2utt
+from speech3.decode.trained_model import SAT, MeanScorer, TrainedModel, warn_of_rate
+from speech3.errors import MOST_BAD, MismatchError, SettingError, Speech3Error, check_bad, listed
+from speech3.features import extract, silent_in
+from speech3.hmm import DataWaves, Gmm, Projected, ProjectedGmm, Segment, output_difference, read_ctm, read_spk2utt
 from speech3.io import A_MODEL, ArkReader, write_ark
 from speech3.runtime import check_output, progress, say, write_text
 
 _SHOWN = 10
-_BLOCK_S = 10.0  # how much of a long recording is read at once, and is examined for clipping
-_ADAPT_S = 300.0  # how much of a speaker is enough to adapt to: more changes little, and must fit in memory
-
-
-@dataclass(frozen=True, eq=False)
-class Wanted:
-    """What to find beside the words: their times and phones, lattices."""
-
-    times: bool = False
-    lattices: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class _Found:
-    """What was recognised in a recording or in a part of one; times count from its start."""
-
-    spelled: tuple[str, ...]
-    words: Sequence[Segment] = field(default_factory=list)
-    phones: Sequence[Segment] = ()
-    nbest: Sequence[Alternative] = ()
-    lattices: Mapping[str, WordLattice] = field(default_factory=dict)  # one, or one for each part
+Model = TypeVar("Model", bound=TrainedModel)
 
 
 class SideBySide(Mapping[str, np.ndarray]):
@@ -231,346 +204,143 @@ def write_loglikes(recognizer: TrainedModel, feats: Mapping[str, np.ndarray], ou
     return written
 
 
-@dataclass(frozen=True)
-class Transcription:
-    """The words recognised in a file; their times, phones, alternatives and lattices if those were requested.
+def with_mean_scores(recognizer: Model, others: Sequence[TrainedModel], dims: Sequence[int] = ()) -> Model:
+    """The first recogniser with the mean scores of all; its graph and its settings are used.
 
-    A long recording has a lattice for each part, named as parts of utterances are.
+    `dims`: number of features of each model, which then lie side by side (`SideBySide`); empty: all have the same
+    features.
+
+    Raises `Speech3Error`: the senones, their tree, the frame rate or the kind of scores differ, or a model consists of
+    GMMs.
     """
-
-    name: str
-    text: str
-    words: Sequence[Segment]
-    duration_s: float
-    phones: Sequence[Segment] = ()
-    nbest: Sequence[Alternative] = ()
-    lattices: Mapping[str, WordLattice] = field(default_factory=dict)
+    for other in others:
+        _check_together(recognizer, other)
+    scorers = (recognizer.scorer, *(other.scorer for other in others))
+    ends = np.cumsum([0, *dims]).tolist()
+    columns = tuple(slice(*each) for each in pairwise(ends)) if dims else (slice(None),) * len(scorers)
+    return replace(recognizer, scorer=MeanScorer(scorers, columns))
 
 
-def transcribe(
-    recognizer: TrainedModel,
-    files: Sequence[Path],
-    *,
-    times: bool = False,
-    lattices: bool = False,
-    one_speaker: bool = False,
-    names: Mapping[Path, str] = MappingProxyType({}),
-    failed: list[Speech3Error] | None = None,
-) -> Iterator[Transcription]:
-    """Recognise audio files, each as one utterance of a separate speaker; long files are cut at pauses.
+def features_of_all(
+    recognizer: Model,
+    others: Sequence[TrainedModel],
+    data: DataDir,
+    jobs: int,
+    out: Path,
+    known: Known | None = None,
+) -> tuple[Model, Mapping[str, np.ndarray], dict[str, str]]:
+    """The recogniser of all models, the features of all of them, and the reason for each utterance without features.
 
-    A recording longer than `LONG_S` is read in parts; a part that cannot be recognised is reported and left out. A
-    model that adapts to speakers does so to each file, or to all of them if they have `one_speaker`, by the first
-    `_ADAPT_S` of speech. `names` has other names for files. If there is a list `failed`, files that cannot be
-    recognised are left out, and their errors are added to it.
-
-    Raises
-    ------
-    Speech3Error
-        A file is missing, unreadable, shorter than a frame, or could not be decoded; the message names it.
+    Features are extracted into ``out/feats``, those of others that differ into ``out/with2/feats`` and so on. Raises
+    what `with_mean_scores` and `features_for` raise.
     """
-    if isinstance(files, str | Path):
-        raise SettingError(f"files={files!r}: pass a list of paths, even of one")
-    if times:
-        _ = recognizer.hmm  # raises its error before anything is recognised
-    wanted = Wanted(times, lattices)
-    using = recognizer
-    if one_speaker:
-        using = _of_speaker(recognizer, _parts_of_all(recognizer, files, tolerant=failed is not None))
-    for path in files:
-        name = names.get(path, str(path))
-        _refuse_given(recognizer, name)
-        try:
-            if not one_speaker:
-                using = _of_speaker(recognizer, _parts_of(recognizer, path))
-            yield _transcribed(recognizer, using, path, name, wanted)
-        except Speech3Error as error:
-            if failed is None:
-                raise
-            failed.append(error.restated(str(error).replace(str(path.absolute()), name)))
+    for other in others:
+        _check_together(recognizer, other)
+    feats, skipped = features_for(recognizer, data, jobs, out, known=known)
+    if all(same_features(recognizer, other) for other in others):
+        return (with_mean_scores(recognizer, others) if others else recognizer), feats, skipped
+    parts: list[Mapping[str, np.ndarray]] = [feats]
+    for number, other in enumerate(others, 2):
+        if same_features(recognizer, other):
+            parts.append(feats)
+            continue
+        found, bad = features_for(other, data, jobs, out / f"with{number}", known=known)
+        parts.append(found)
+        skipped = {**bad, **skipped}
+    dims = [next(iter(part.values())).shape[1] for part in parts]
+    return with_mean_scores(recognizer, others, dims), SideBySide(parts), skipped
 
 
-def _transcribed(recognizer: TrainedModel, using: TrainedModel, path: Path, name: str, wanted: Wanted) -> Transcription:
-    """A file recognised by `using`, the recogniser adapted to its speaker; what is odd about the audio is said."""
-    about = audio.info(path)
-    warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
-    if about.claim:
-        say(f"{name}: {about.claim}; the audio in the file is recognised")
-    _say_clipped(name, next(audio.read_blocks(path, _BLOCK_S), np.zeros(0, np.float32)))
-    if about.channels > 1 and (why := audio.channel_mix(path).why):
-        say(f"{name}: has {about.channels} channels: {why}")
-    if about.duration_s <= LONG_S:
-        wave_S, rate_hz = _whole(recognizer, path)
-        _say_quiet(name, wave_S)
-        found = _recognised(using, name, wave_S, rate_hz, wanted)
-    else:
-        blocks = audio.read_blocks(path, _BLOCK_S)
-        parts, rate_hz = _parts(recognizer, blocks, about.sample_rate_hz)
-        shown = progress(parts, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
-        found = _long(using, name, shown, rate_hz, wanted)
-    text = " ".join(found.spelled)
-    return Transcription(name, text, found.words, about.duration_s, found.phones, found.nbest, found.lattices)
+def same_features(recognizer: TrainedModel, other: TrainedModel) -> bool:
+    return recognizer.features.of_values() == other.features.of_values()
 
 
-def _say_clipped(name: str, wave_S: np.ndarray) -> None:
-    if (share := audio.clipped_share(wave_S)) > audio.CLIPPED:
-        say(f"{name}: clipped ({share:.1%} of the samples are cut off); record at a lower level: expect more errors")
-
-
-def _say_quiet(name: str, wave_S: np.ndarray) -> None:
-    if audio.is_quiet(wave_S) and not audio.is_silent(wave_S):
-        steps = np.ptp(wave_S) * 2**15
-        say(
-            f"{name}: very quiet (its samples are within {steps:.0f} of the 65,536 steps of 16 bits);"
-            " record at a higher level: expect more errors"
+def _check_together(one: TrainedModel, other: TrainedModel) -> None:
+    names = f"{one.directory} and {other.directory} cannot score together"
+    for each in (one, other):
+        if isinstance(each.scorer, Gmm | ProjectedGmm):
+            raise MismatchError(f"{names}: {each.directory} consists of GMMs; pass networks")
+    rates = [each.features.frame_shift * each.scorer.subsampling for each in (one, other)]
+    if rates[0] != rates[1]:
+        raise MismatchError(
+            f"{names}: one has scores every {rates[0]:g} ms, the other every {rates[1]:g} ms; pass models "
+            f"with the same frame rate"
         )
+    if fault := output_difference(one.outputs, other.outputs):
+        raise MismatchError(f"{names}: {fault}; pass models trained on the senones of one model directory")
+    if one.scorer.pseudo_likelihoods != other.scorer.pseudo_likelihoods:
+        raise MismatchError(f"{names}: only one of them was trained with LF-MMI; their scores have different scales")
 
 
-def _whole(recognizer: TrainedModel, path: Path) -> tuple[np.ndarray, int]:
-    wanted_hz = recognizer.features.sample_frequency
-    return audio.read_file(path, sample_rate_hz=wanted_hz, resample=True, mix_channels=True)
+@dataclass(frozen=True, eq=False)
+class DecodedData:
+    """What was recognised: a hypothesis for each utterance, and the lattices that were made."""
+
+    hypotheses: tuple[Hypothesis, ...]
+    lattices: Kept
 
 
-def _parts_of(recognizer: TrainedModel, path: Path) -> Iterator[tuple[np.ndarray, int]]:
-    """The samples that are recognised at once, and their rate: a file, or the parts of a long one."""
-    about = audio.info(path)
-    if about.duration_s <= LONG_S:
-        yield _whole(recognizer, path)
-        return
-    parts, rate_hz = _parts(recognizer, audio.read_blocks(path, _BLOCK_S), about.sample_rate_hz)
-    yield from ((cut.wave_S, rate_hz) for cut in parts)
-
-
-def _parts_of_all(
-    recognizer: TrainedModel, files: Iterable[Path], *, tolerant: bool
-) -> Iterator[tuple[np.ndarray, int]]:
-    """The parts of all files; if `tolerant`, without files that cannot be read, which are reported later."""
-    for path in files:
-        try:
-            yield from _parts_of(recognizer, path)
-        except Speech3Error:
-            if not tolerant:
-                raise
-
-
-def _of_speaker(
+def decode_datadir(
     recognizer: TrainedModel,
-    parts: Iterable[tuple[np.ndarray, int]],
-    speaker: str = "speaker",
-    known: KnownSpeakers | None = None,
-) -> TrainedModel:
-    """The recogniser adapted to the speaker of these parts, of which the first `_ADAPT_S` are used, if it adapts."""
-    if not (model := speaker_model(recognizer) or network_speakers(recognizer)):
-        return recognizer
-    feats, seconds = dict[str, np.ndarray](), 0.0
-    for wave_S, rate_hz in parts:
-        if seconds >= _ADAPT_S:
-            break
-        seconds += len(wave_S) / rate_hz
-        if audio.is_silent(wave_S):
-            continue
-        name = f"part {len(feats) + 1}"
-        try:
-            feats[name], _ = _features_of(model.recognizer, name, wave_S, rate_hz)
-        except Speech3Error:  # said again when it is recognised
-            continue
-    if not feats:
-        return model.recognizer_of(None)
-    try:
-        return adapt(model, feats, speaker, known)
-    except Speech3Error as error:  # such as no path through the graph: the words of the first pass are kept
-        say(f"not adapted to the speaker: {error}")
-        return model.recognizer_of(None)
-
-
-def transcribe_samples(
-    recognizer: TrainedModel,
-    samples: ArrayLike,
-    rate_hz: Any,
-    speaker: str | None = None,
-    known: KnownSpeakers | None = None,
-) -> Result:
-    """Recognise a recording in memory as `transcribe` does, with the time and confidence of each word.
+    others: Sequence[TrainedModel],
+    data: DataDir,
+    out: Path,
+    wanted: WantedResults,
+    jobs: int,
+    known: Path | OtherWords | None = None,
+) -> DecodedData:
+    """Recognise every utterance, and write the files listed in the help of `speech3 decode`.
 
     Parameters
     ----------
-    samples
-        One channel, as floats from -1 to 1 or as integers (`speech3.data.checked_samples`).
-    rate_hz
-        Resampled if this differs from the model's rate.
-    speaker
-        Who speaks, if that is known. Then what is in `known` of this speaker is used, and added to.
+    others
+        Models whose scores are averaged with the recogniser's.
+    known
+        Transforms of the speakers, or what another model recognised, in place of the passes before the last.
 
     Raises
     ------
     Speech3Error
-        The samples are shorter than one frame; the samples, the rate or the speaker are invalid; nothing could be
-        decoded.
+        `known` for a model that does not adapt to speakers; also what `features_of_all`, `with_known` and
+        `decode_latticed` raise.
     """
-    name, wave_S, rate_hz = "samples", checked_samples(samples), checked_rate(rate_hz)
-    check_speaker(speaker)
-    _refuse_given(recognizer, name)
-    if not len(wave_S):
-        raise DataError("there are no samples: an empty recording cannot be recognised")
-    _say_clipped(name, wave_S[: round(_BLOCK_S * rate_hz)])
-    wanted = Wanted(times=isinstance(recognizer.outputs, Hmm))
-    if len(wave_S) > LONG_S * rate_hz:
-        cuts, rate_hz = _parts(recognizer, [wave_S], rate_hz)
-        parts = list(cuts)
-    else:
-        wave_S, rate_hz = _at_its_rate(recognizer, wave_S, rate_hz)
-        parts = [Cut(0.0, wave_S)]
-    heard = ((cut.wave_S, rate_hz) for cut in parts)
-    using = _of_speaker(recognizer, heard, speaker or "speaker", known if speaker else None)
-    if len(parts) == 1 and parts[0].wave_S is wave_S:
-        _say_quiet(name, wave_S)
-        found = _recognised(using, name, wave_S, rate_hz, wanted)
-    else:
-        found = _long(using, name, parts, rate_hz, wanted)
-    words = words_of_segments(found.words) or [Word(word, None, None, None) for word in found.spelled]
-    phones = phones_of_segments(found.phones, recognizer.hmm.lexicon) if found.phones else ()
-    return replace(result_of(words), phones=phones, nbest=tuple(found.nbest))
+    given = not all(each.features.from_audio for each in (recognizer, *others))
+    data, parts = (data, UtteranceParts()) if given else cut_long_utterances(data)
+    # What speakers are adapted to, if it is known; checked before hours of audio are read.
+    models = [each.sat or each for each in (recognizer, *others) if each.sat or each.adapted]
+    if known and not models:
+        option = f"--words {known.path}" if isinstance(known, OtherWords) else f"--transforms {known}"
+        raise SettingError(f"{option}: {recognizer.path} does not adapt to speakers; remove the option")
+    if isinstance(known, OtherWords):
+        times = _times_beside(known.path) if parts.begins_s else {}
+        known = replace(known, by_utterance=parts.divided(known.by_utterance, times))
+        known.check(data.utterances, models[0].hmm.lexicon)
+    forget_passes(out)
+    together, feats, skipped = features_of_all(recognizer, others, data, jobs, out, known)
+    # All passes but the last, if the model adapts to speakers.
+    last, searched = together, feats
+    speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
+    adapting = speaker_model(together) if not others else None
+    silent = silent_in(out / "feats")
+    if adapting and known:
+        last, searched = with_known(adapting, feats, speaker_of, known, jobs)
+    elif adapting:
+        last, searched = before_last_pass(adapting, feats, speaker_of, lambda n: out / f"{PASS}{n}", jobs, silent)
+    keep_speakers(out, searched)
+    # The last pass.
+    decoding, kept = decode_latticed(last, searched, out, wanted, jobs)
+    decoding = without_words(decoding, silent)
+    waves = DataWaves(data, recognizer.features.sample_frequency)
+    written = write_decoding(out, last, searched, decoding, jobs, parts, waves)
+    say_skipped({**skipped, **decoding.failed}, "not decoded")
+    say_skipped(kept.without, "no lattice")
+    return DecodedData(written.hypotheses, kept)
 
 
-def _at_its_rate(recognizer: TrainedModel, wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, int]:
-    wanted_hz = recognizer.features.sample_frequency or rate_hz
-    resampler = OnlineResampler(rate_hz, wanted_hz)
-    return np.concatenate([resampler.accept(wave_S), resampler.finish()]), wanted_hz
-
-
-def features_of_samples(
-    recognizer: TrainedModel, samples: ArrayLike, rate: int
-) -> tuple[np.ndarray, tuple[np.ndarray, int]]:
-    """Features (T, F) of a recording in memory, and its waveform (S,) at the model's rate with that rate.
-
-    Silence, less than a frame and invalid samples are refused.
-    """
-    wave_S, rate_hz = checked_samples(samples), checked_rate(rate)
-    _refuse_given(recognizer, "samples")
-    if not len(wave_S):
-        raise DataError("there are no samples; pass a recording with speech")
-    if audio.is_silent(wave_S):
-        raise SettingError("samples: are digital silence (all are equal); pass a recording with speech")
-    wave_S, rate_hz = _at_its_rate(recognizer, wave_S, rate_hz)
-    feats_TF, _ = _features_of(recognizer, "samples", wave_S, rate_hz)
-    return feats_TF, (wave_S, rate_hz)
-
-
-def _parts(recognizer: TrainedModel, blocks: Iterable[np.ndarray], rate_hz: int) -> tuple[Iterator[Cut], int]:
-    """The parts of a recording, resampled to the model's rate, and that rate."""
-    wanted_hz = recognizer.features.sample_frequency or rate_hz
-    resampler = OnlineResampler(rate_hz, wanted_hz)
-
-    def resampled() -> Iterator[np.ndarray]:
-        yield from (resampler.accept(block_S) for block_S in blocks)
-        yield resampler.finish()
-
-    return cut_at_pauses(resampled(), wanted_hz), wanted_hz
-
-
-def _long(recognizer: TrainedModel, name: str, parts: Iterable[Cut], rate_hz: int, wanted: Wanted) -> _Found:
-    """Recognise the parts of a recording, one of which must succeed; times count from the start of the recording."""
-    found: list[_Found] = []
-    nbest: Sequence[Alternative] = []
-    lattices: dict[str, WordLattice] = {}
-    failed = ""
-    for cut in parts:
-        end_s = cut.begin_s + len(cut.wave_S) / rate_hz
-        place = f"{name}, {cut.begin_s:.2f} to {end_s:.2f} s"
-        try:
-            part = _recognised(recognizer, place, cut.wave_S, rate_hz, wanted)
-        except Speech3Error as error:
-            failed = failed or str(error)
-            say(f"left out: {error}")
-            continue
-        nbest = part.nbest if not found else _best_pairs(nbest, part.nbest, recognizer.nbest)
-        lattices |= {segment_name(name, cut.begin_s, end_s): each for each in part.lattices.values()}
-        words, phones = _later(part.words, cut.begin_s), _later(part.phones, cut.begin_s)
-        found.append(_Found(part.spelled, words, phones))
-    if not failed and not found:
-        say(f"{name}: no speech in it: it is silent, or equally loud throughout; there are no words")
-    if failed and not found:
-        raise DataError(f"{name}: no part of it could be recognised; the first reason: {failed}")
-    words, phones = ([s for part in found for s in getattr(part, each)] for each in ("words", "phones"))
-    return _Found(tuple(word for part in found for word in part.spelled), words, phones, nbest, lattices)
-
-
-def _later(segments: Sequence[Segment], by_s: float) -> list[Segment]:
-    return [replace(s, start_s=s.start_s + by_s, end_s=s.end_s + by_s) for s in segments]
-
-
-def _best_pairs(before: Sequence[Alternative], after: Sequence[Alternative], n: int) -> list[Alternative]:
-    """The N best word sequences of two parts together, which were recognised independently."""
-    # Both are in the order of their costs: i * j pairs are as good as the i-th sequence with the j-th, or better.
-    pairs = [(a, b) for rank, a in enumerate(before[:n], 1) for b in after[: n // rank]]
-    both = sorted(pairs, key=lambda pair: pair[0].cost + pair[1].cost)
-    return [
-        Alternative(a.words + b.words, a.acoustic_cost + b.acoustic_cost, a.graph_cost + b.graph_cost)
-        for a, b in both[:n]
-    ]
-
-
-def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int, wanted: Wanted) -> _Found:
-    feats_TF, is_background = _features_of(recognizer, name, wave_S, rate_hz)
-    if audio.is_silent(wave_S):
-        say(f"{name}: is silent (its samples differ by less than half a step of 16 bits), so there are no words")
-        return _no_words(recognizer)
-    if is_background:
-        say(f"{name}: nobody speaks in it: it is equally loud throughout, so there are no words")
-        return _no_words(recognizer)
-    feats = {name: feats_TF}
-    paths: Sequence[Alternative] = ()
-    lattice: WordLattice | None = None
-    if recognizer.nbest or wanted.lattices:
-        best, lattice, paths = decode_one(recognizer, name, feats[name], recognizer.nbest)
-        decoding = Decoding((best,), {})
-    else:
-        decoding = recognizer.decode(feats, confidences=wanted.times or recognizer.min_confidence > 0)
-    if len(paths) < recognizer.nbest:
-        say(f"{name}: has {counted(len(paths), 'word sequence')} within the lattice beam, not {recognizer.nbest}")
-    words, phones = [], []
-    if wanted.times:
-        times, alignments = aligned_words(recognizer, feats, decoding, waves={name: (wave_S, rate_hz)})
-        words = times.get(name, [])
-        if name in alignments:
-            phones = phone_segments(alignments[name], recognizer.hmm.lexicon, recognizer.clock)
-    spelled = without_doubtful(recognizer, decoding.hypotheses[0]).words
-    return _Found(spelled, words, phones, paths, {name: lattice} if lattice else {})
-
-
-def _no_words(recognizer: TrainedModel) -> _Found:
-    return _Found((), nbest=[Alternative((), 0.0, 0.0)] if recognizer.nbest else ())
-
-
-def _static_of(config: FeatureConfig, wave_S: np.ndarray, rate_hz: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The static features of a recording, float32 (T, F), T perhaps 0, and which frames are digital silence, (T,)."""
-    samples_S = torch.from_numpy(wave_S)
-    feats_1TF, frames_1 = static_features(samples_S[None], torch.tensor([len(wave_S)]), config, rate_hz)
-    static_TF = feats_1TF[0][: int(frames_1[0])]
-    return static_TF, silent_frames(samples_S, len(static_TF), config, rate_hz)
-
-
-def _refuse_given(recognizer: TrainedModel, name: str) -> None:
-    if not recognizer.features.from_audio:
-        raise MismatchError(
-            f"{name}: this model takes its features from a file (feats.scp) and does not compute them from audio; make"
-            " a data directory with the recording's features and use speech3 decode"
-        )
-
-
-def _features_of(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz: int) -> tuple[np.ndarray, bool]:
-    """The features (T, F) of a recording, and whether it is only background."""
-    if model := network_speakers(recognizer):
-        feats_TF, is_background = _features_of(model.recognizer, name, wave_S, rate_hz)
-        unadapted_TD = model.projection(feats_TF)
-        adapted_TD = unadapted_TD if recognizer.transform is None else applied(recognizer.transform, unadapted_TD)
-        if recognizer.features.kind == "given":
-            return adapted_TD, is_background
-        beside_TF, _ = _features_of(recognizer.without_adapted, name, wave_S, rate_hz)
-        return np.concatenate([beside_TF, adapted_TD], 1), is_background
-    config = recognizer.features
-    static_TF, silent_T = _static_of(config, wave_S, rate_hz)
-    if not len(static_TF):
-        raise DataError(f"{name}: shorter than one frame ({config.frame_length:g} ms); nothing to recognise")
-    feats_TF = finish_features([static_TF], config, [silent_T])[0].numpy()
-    return feats_TF, only_background(static_TF, silent_T, config)
+def _times_beside(words: Path) -> Mapping[str, Sequence[Segment]]:
+    """The CTM that decoding writes beside its hyp.txt, if it is there."""
+    ctm = words.with_suffix(".ctm")
+    if ctm.exists():
+        return read_ctm(ctm)
+    say(f"{ctm}: no such file, so the words of utterances that were cut cannot be divided among their parts")
+    return {}

@@ -21,18 +21,21 @@ from typing import Any
 import numpy as np
 
 from speech3.decode.beam_search import SearchGraph, search_graph
-from speech3.decode.filler import filler_costs, phone_costs, with_filler, with_silence
 from speech3.decode.grammar import (
     GRAPH_LEXICON,
     LETTERS,
     UNSEEN_WEIGHT,
     Grammar,
     Spelling,
+    filler_costs,
     from_arpa,
     lexicon_fst,
     mark_of,
+    phone_costs,
+    with_filler,
+    with_silence,
 )
-from speech3.decode.phrases import Phrases
+from speech3.decode.hot_words import Phrases
 from speech3.errors import DataError, MismatchError, MissingError
 from speech3.hmm import FIRST_AND_LOOP, Hmm, with_pronunciations
 from speech3.io import (
@@ -243,7 +246,7 @@ class DecodingGraph:
     about: dict[str, Any]  # the contents of `graph.json`
     path: Path
     phrases: Phrases | None = None  # hot phrases to be boosted in the lattices (`speech3.decode.hot_words`)
-    filler_cost: float = 0.0  # what was added to the costs of fillers (`speech3.decode.filler`)
+    filler_cost: float = 0.0  # what was added to the costs of fillers (`speech3.decode.grammar`)
 
     def with_costs(self, cost_V: np.ndarray) -> "DecodingGraph":
         """The graph with costs (V,) added to the arcs that output each symbol."""

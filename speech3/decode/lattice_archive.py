@@ -13,7 +13,6 @@ Axes: N bytes, S states, S1 one more, A arcs, A1 one more, K labels of all arcs,
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -29,7 +28,9 @@ from speech3.runtime import atomic_path, jit, write_text
 _MAGIC = struct.pack("<i", 2125659606)  # OpenFst's
 _HEADER = struct.Struct("<iiQqqq")  # version, flags, properties, start, states, arcs
 _VERSION, _EXPANDED_AND_MUTABLE = 2, 3  # of OpenFst's vector-fst.h; properties.h
-_TYPES = {b"lattice4": Lattice, b"compactlattice44": WordLattice}
+_Weight = tuple[float, float, tuple[int, ...]]  # graph cost, acoustic cost, labels
+_FREE: _Weight = (0.0, 0.0, ())
+_TYPES = (b"lattice4", b"compactlattice44")
 
 
 class LatticeBody(NamedTuple):
@@ -150,17 +151,6 @@ def frames_read(source, target, frames, start, states):  # type: ignore[no-untyp
     return frame, np.int64(-1)
 
 
-@dataclass(eq=False)
-class _Raw:
-    """States and arcs in any order; the labels in the weights are the input labels of a compact lattice."""
-
-    compact: bool
-    start: int = -1
-    arcs: list[tuple[int, int, int, int]] = field(default_factory=list)  # source, target, ilabel, olabel
-    weights: list[tuple[float, float, tuple[int, ...]]] = field(default_factory=list)  # graph, acoustic, labels
-    finals: dict[int, tuple[float, float, tuple[int, ...]]] = field(default_factory=dict)
-
-
 def write_lattices(
     path: Path | str, items: Iterable[tuple[str, Lattice | WordLattice]], scp: Path | str | None = None
 ) -> int:
@@ -195,8 +185,7 @@ def read_lattices(path: Path | str) -> Iterator[tuple[str, Lattice | WordLattice
             where = f"{path}: {key}"
             try:
                 if _is_text(stream):
-                    raw = _read_text(stream)
-                    body, start, compact = _body(raw), raw.start, raw.compact
+                    body, start, compact = _read_text(stream)
                 else:
                     data_N = np.asarray(np.memmap(path, np.uint8, "r")) if data_N is None else data_N
                     body, start, compact = _read_binary(stream, data_N)
@@ -259,24 +248,40 @@ def _is_text(stream: IO[bytes]) -> bool:
     return True
 
 
-def _read_text(stream: IO[bytes]) -> _Raw:
-    raw: _Raw | None = None
+def _read_text(stream: IO[bytes]) -> tuple[LatticeBody, int, bool]:
+    """The lattice's body, its start state and whether it is compact; its states and arcs may have any order."""
+    arcs: list[tuple[int, int, int, int]] = []  # source, target, input label, output label
+    weights: list[_Weight] = []
+    finals: dict[int, _Weight] = {}
+    start, compact = -1, True
     while fields := stream.readline().decode().split():
+        if start < 0:
+            start = int(fields[0])
+            if len(fields) > 2:
+                compact = len(fields) == 3 or (len(fields) == 4 and "," in fields[3])
+            else:
+                compact = len(fields) > 1 and fields[1].count(",") == 2
         if len(fields) > 2:
-            compact = len(fields) == 3 or (len(fields) == 4 and "," in fields[3])
-            raw = raw or _Raw(compact, int(fields[0]))
-            labels = [int(name) for name in (fields[2:3] * 2 if raw.compact else fields[2:4])]
-            rest = fields[3:] if raw.compact else fields[4:]
-            raw.arcs.append((int(fields[0]), int(fields[1]), labels[0], labels[1]))
-            raw.weights.append(_parsed(rest[0]) if rest else (0.0, 0.0, ()))
+            labels = [int(name) for name in (fields[2:3] * 2 if compact else fields[2:4])]
+            rest = fields[3:] if compact else fields[4:]
+            arcs.append((int(fields[0]), int(fields[1]), labels[0], labels[1]))
+            weights.append(_parsed(rest[0]) if rest else _FREE)
         else:
-            weight = _parsed(fields[1]) if len(fields) > 1 else (0.0, 0.0, ())
-            raw = raw or _Raw(len(fields) > 1 and fields[1].count(",") == 2, int(fields[0]))
-            raw.finals[int(fields[0])] = weight
-    return raw or _Raw(True)
+            finals[int(fields[0])] = _parsed(fields[1]) if len(fields) > 1 else _FREE
+    states = max([start, *finals, *(state for arc in arcs for state in arc[:2])]) + 1
+    if states > 2 * len(arcs) + len(finals) + 1:  # each is the end of an arc or final
+        raise ValueError(f"it has a state {states - 1}, but only {len(arcs)} arcs")
+    columns: list[np.ndarray] = []
+    for each in (weights, [finals.get(state, (np.inf, np.inf, ())) for state in range(states)]):
+        columns += [
+            np.array([weight[:2] for weight in each], np.float32).reshape(-1, 2),
+            np.array(list(chain.from_iterable(weight[2] for weight in each)), np.int32),
+            np.cumsum([0, *(len(weight[2]) for weight in each)]).astype(np.int64),
+        ]
+    return LatticeBody(np.array(arcs, np.int64).reshape(-1, 4), *columns), start, compact
 
 
-def _parsed(text: str) -> tuple[float, float, tuple[int, ...]]:
+def _parsed(text: str) -> _Weight:
     graph, acoustic, *labels = text.split(",")
     return float(graph), float(acoustic), tuple(int(label) for label in labels[0].split("_") if label) if labels else ()
 
@@ -298,22 +303,6 @@ def _read_binary(stream: IO[bytes], data_N: np.ndarray) -> tuple[LatticeBody, in
     body, end = read_body(data_N, stream.tell(), states, compact)
     stream.seek(end)
     return body, start, compact
-
-
-def _body(raw: _Raw) -> LatticeBody:
-    states = max([raw.start, *raw.finals, *(state for arc in raw.arcs for state in arc[:2])]) + 1
-    if states > 2 * len(raw.arcs) + len(raw.finals) + 1:  # each is the end of an arc or final
-        raise ValueError(f"it has a state {states - 1}, but only {len(raw.arcs)} arcs")
-    arcs_A4 = np.array(raw.arcs, np.int64).reshape(-1, 4)
-    finals = [raw.finals.get(state, (np.inf, np.inf, ())) for state in range(states)]
-    columns: list[np.ndarray] = []
-    for weights in (raw.weights, finals):
-        columns += [
-            np.array([weight[:2] for weight in weights], np.float32).reshape(-1, 2),
-            np.array(list(chain.from_iterable(weight[2] for weight in weights)), np.int32),
-            np.cumsum([0, *(len(weight[2]) for weight in weights)]).astype(np.int64),
-        ]
-    return LatticeBody(arcs_A4, *columns)
 
 
 def _put_together(body: LatticeBody, start: int, compact: bool, where: str) -> Lattice | WordLattice:

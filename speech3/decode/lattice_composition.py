@@ -55,11 +55,9 @@ class LmStates(NamedTuple):
 def of_arpa(lm: ArpaLm) -> tuple[LmStates, dict[str, int]]:
     """The states of an n-gram model, and the number of each of its words."""
     states = states_of(lm)
-    columns = np.zeros(len(states.node_A), [("source", "i8"), ("word", "i8"), ("target", "i8"), ("cost", "f8")])
-    columns["source"], columns["target"] = states.source_A, states.target_A
-    columns["word"], columns["cost"] = lm.word_G[states.node_A], -_TEN * lm.prob_G[states.node_A]
+    arcs = states.source_A, lm.word_G[states.node_A], states.target_A, -_TEN * lm.prob_G[states.node_A]
     backoff_cost_S = np.where(states.backoff_S >= 0, -_TEN * lm.backoff_H[states.node_S], 0.0)
-    return _arranged(states.start, columns, states.backoff_S, backoff_cost_S, -_TEN * states.final_S), lm.numbers
+    return _arranged(states.start, arcs, states.backoff_S, backoff_cost_S, -_TEN * states.final_S), lm.numbers
 
 
 def of_grammar(fst: Fst, backoff_label: int, path: Path | str) -> LmStates:
@@ -80,19 +78,24 @@ def of_grammar(fst: Fst, backoff_label: int, path: Path | str) -> LmStates:
         )
     backoff_S, backoff_cost_S = np.full(states, -1), np.zeros(states)
     backoff_S[backs], backoff_cost_S[backs] = back_arcs["nextstate"], back_arcs["weight"]
-    columns = np.zeros(len(arcs_A), [("source", "i8"), ("word", "i8"), ("target", "i8"), ("cost", "f8")])
-    columns["source"], columns["word"] = source_A, arcs_A["ilabel"]
-    columns["target"], columns["cost"] = arcs_A["nextstate"], arcs_A["weight"]
-    return _arranged(int(fst.start), columns, backoff_S, backoff_cost_S, fst.final_S.astype(np.float64))
+    arcs = source_A, arcs_A["ilabel"], arcs_A["nextstate"], arcs_A["weight"]
+    return _arranged(int(fst.start), arcs, backoff_S, backoff_cost_S, fst.final_S)
 
 
 def _arranged(
-    start: int, columns: np.ndarray, backoff_S: np.ndarray, backoff_cost_S: np.ndarray, final_S: np.ndarray
+    start: int,
+    arcs: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    backoff_S: np.ndarray,
+    backoff_cost_S: np.ndarray,
+    final_S: np.ndarray,
 ) -> LmStates:
-    columns = columns[np.lexsort((columns["word"], columns["source"]))]
-    begin_S1 = np.searchsorted(columns["source"], np.arange(len(final_S) + 1))
-    word_A, target_A, cost_A = (np.ascontiguousarray(columns[name]) for name in ("word", "target", "cost"))
-    return LmStates(start, begin_S1, word_A, target_A, cost_A, backoff_S.astype(np.int64), backoff_cost_S, final_S)
+    """The states with their arcs (source, word, target, cost) in order."""
+    source_A, word_A, target_A, cost_A = arcs
+    order_A = np.lexsort((word_A, source_A))
+    begin_S1 = np.searchsorted(source_A[order_A], np.arange(len(final_S) + 1))
+    word_A, target_A, backoff_S = (each.astype(np.int64) for each in (word_A[order_A], target_A[order_A], backoff_S))
+    cost_A, final_S = cost_A[order_A].astype(np.float64), final_S.astype(np.float64)
+    return LmStates(start, begin_S1, word_A, target_A, cost_A, backoff_S, backoff_cost_S, final_S)
 
 
 @jit

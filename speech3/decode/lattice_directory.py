@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from speech3.config import DecodeConfig
 from speech3.decode.beam_search import Lattice
 from speech3.decode.grammar import BACKOFF, are_pieces, join_words, mark_of, read_spelling
 from speech3.decode.graph import DecodingGraph
@@ -150,8 +149,12 @@ def lattices_about(recognizer: TrainedModel, graph: DecodingGraph) -> LatticesAb
     return LatticesAbout(model, path, graph.about, tuned.acoustic_scale, tuned.word_penalty, LATTICE_BEAM)
 
 
-def save_about(out: Path, symbols: tuple[str, ...], about: LatticesAbout) -> None:
-    """Write the files that belong beside the archive: ``words.txt`` and ``lattice.json``."""
+def save_lattices(
+    out: Path, items: Iterable[tuple[str, WordLattice]], symbols: tuple[str, ...], about: LatticesAbout
+) -> None:
+    """Write the directory, in place of the lattices of an earlier decoding, ``lattice.json`` last."""
+    forget_lattices(out)
+    write_lattices(out / ARCHIVE, items, out / INDEX)
     write_text(out / SYMBOLS, "".join(f"{word} {label}\n" for label, word in enumerate(symbols)))
     write_json(out / ABOUT, asdict(about))
 
@@ -213,15 +216,14 @@ def decode_latticed(
     The hypotheses have confidences. Raises an error if more than 5 % of the utterances failed, or there were none.
     """
     graph, tuned = graph or recognizer.graph, recognizer.settings
-    config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
-    make = functools.partial(_latticed, graph, scale, wanted)
+    make = functools.partial(_latticed, graph, tuned.acoustic_scale, wanted)
     few = 0
     failed: dict[str, str] = {}
 
     def made() -> Iterator[Latticed]:
         nonlocal few
         shown = progress(recognizer.scores(feats), len(feats), "decoding")
-        for utterance, each in searched(graph, shown, config, (scale, tuned.word_penalty), make, jobs):
+        for utterance, each in searched(graph, shown, tuned.search, tuned.setting, make, jobs):
             if isinstance(each, str):
                 failed[utterance] = each
             else:
@@ -259,11 +261,11 @@ def write_latticed(
 
     if about:
         check_lattices(out)
-    forget_lattices(out)
+    else:
+        forget_lattices(out)
     (out / NBEST_FILE).unlink(missing_ok=True)
     if about:
-        write_lattices(out / ARCHIVE, lattices(), out / INDEX)
-        save_about(out, symbols, about)
+        save_lattices(out, lattices(), symbols, about)
     else:
         for _ in lattices():
             pass
@@ -277,10 +279,9 @@ def decode_one(recognizer: TrainedModel, name: str, feats_TF: np.ndarray, paths:
 
     An error that no path survived has the `name`.
     """
-    graph, tuned, wanted = recognizer.graph, recognizer.settings, WantedResults(paths)
-    config, scale = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active), tuned.acoustic_scale
-    make, scores = functools.partial(_latticed, graph, scale, wanted), recognizer.scores({name: feats_TF})
-    ((_, found),) = searched(graph, scores, config, (scale, tuned.word_penalty), make)
+    graph, tuned = recognizer.graph, recognizer.settings
+    make = functools.partial(_latticed, graph, tuned.acoustic_scale, WantedResults(paths))
+    ((_, found),) = searched(graph, recognizer.scores({name: feats_TF}), tuned.search, tuned.setting, make)
     if isinstance(found, str):
         raise DataError(f"{name}: {found}")
     return found

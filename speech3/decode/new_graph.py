@@ -1,4 +1,4 @@
-"""Another decoding graph for a trained model: other words, another language model or a grammar.
+"""Another decoding graph for a trained model: other words, another language model or a grammar; and its choice.
 
 OUT holds what `build_graph` writes and a lexicon.txt with the pronunciations that differ from the model's, if any do.
 Decoding with the graph reads both (`chosen_graph`), so that the words can be aligned as well. If the model's own graph
@@ -6,22 +6,26 @@ spells unseen words (`speech3.decode.grammar`), so does the new one, unless it h
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 from speech3.config import LmConfig
 from speech3.data import MARKS, is_arpabet, sentences_of_file
-from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, read_spelling
+from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, read_spelling, with_lexicon_of
 from speech3.decode.graph import build_graph, decode_directory
+from speech3.decode.hot_words import parse_hot, read_hot, with_hot_words
+from speech3.decode.trained_model import TrainedModel
 from speech3.errors import DataError, MissingError, OccupiedError, SettingError, Speech3Error, counted, listed
-from speech3.hmm import GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
+from speech3.hmm import NONE, GuessedPronunciations, Hmm, by_espeak, by_letters, load_hmm, with_pronunciations
 from speech3.io import GRAPH_DIR, GRAPH_FILE, GRAPH_FILES, HMM_FILE, LM_FILE, TUNING_GRAPH_DIR
 from speech3.language import (
     ENOUGH_PAIRS,
     G2P,
     JOINER,
     UNKNOWN,
+    WORD_START,
     AddedWord,
     ArpaLm,
     Lexicon,
@@ -45,6 +49,7 @@ from speech3.runtime import check_output, read_json, say, write_text
 _DROPPED = "dropped.txt"
 # Not the lexicon, which is made to be edited and passed as --lexicon.
 _WRITTEN = (*(name for name in GRAPH_FILES if name != GRAPH_LEXICON), _DROPPED)
+Model = TypeVar("Model", bound=TrainedModel)
 _ORDER = 3  # default order of a model estimated from --text
 
 
@@ -70,7 +75,7 @@ class NewGraph:
     """The contents of graph.json, and the pronunciations that were guessed."""
 
     about: dict[str, Any]
-    guessed: GuessedPronunciations = field(default_factory=lambda: GuessedPronunciations((), "", {}))
+    guessed: GuessedPronunciations
 
 
 def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
@@ -241,7 +246,7 @@ def _pronounced(
     others = language.words if isinstance(language, ArpaLm) and sources.lang else []
     unknown = [*named, *(word for word in others if word not in hmm.lexicon.by_word and is_word(word))]
     if not unknown:
-        return hmm, GuessedPronunciations((), "", {})
+        return hmm, NONE
     try:
         found = _guessed(hmm, unknown, sources.lang, kept)
     except Speech3Error as error:
@@ -311,3 +316,51 @@ def _self_loop_scale(model: Path) -> float:
     own = model / GRAPH_DIR / GRAPH_FILE
     scale = read_json(own).get("self_loop_scale") if own.exists() else None
     return float(LmConfig.model_fields["self_loop_scale"].default if scale is None else scale)
+
+
+def replace_graph(recognizer: Model, graph: Path | None, hot: Path | Sequence[str] | None = None) -> Model:
+    """The recogniser with a graph from `speech3 graph` in place of its own, and with hot words: a file, or its lines.
+
+    Hot words that the graph lacks are added to it, as by `speech3 graph --add`, with guessed pronunciations.
+
+    The tuned settings of the model stay in use. Graph and settings are read here, before hours of audio are.
+
+    Raises `Speech3Error`: there is no graph, or it belongs to another model; the model is not tuned; a hot word is not
+    in the graph and cannot be added to it, since it cannot be pronounced or the graph is that of a grammar.
+    """
+    if graph:
+        if not (graph / GRAPH_FILE).exists():
+            raise MissingError(f"{graph}: not a decoding graph (it has no graph.json); `speech3 graph` makes one")
+        chosen = recognizer.read_graph(graph)
+        recognizer = replace(recognizer, outputs=with_lexicon_of(recognizer.outputs, graph), chosen_graph=chosen)
+    _, searched = recognizer.settings, recognizer.graph
+    if not hot:
+        return replace(recognizer, chosen_graph=searched)
+    if isinstance(hot, Path) and not hot.exists():
+        raise MissingError(f"{hot}: no such file; write the words to expect into a file, one word or phrase a line")
+    found, source = (read_hot(hot), hot) if isinstance(hot, Path) else (parse_hot(hot), Path("hot"))
+    new = dict.fromkeys(word for words in found for word in words if word not in searched.label_of)
+    if new and searched.mark != WORD_START and (searched.path / LM_FILE).exists():
+        recognizer = _with_words(recognizer, searched.path, list(new), source)
+        searched = recognizer.graph
+    return replace(recognizer, chosen_graph=with_hot_words(searched, found, source))
+
+
+def _with_words(recognizer: Model, graph: Path, words: Sequence[str], source: Path) -> Model:
+    """The recogniser with words added to its graph."""
+    with TemporaryDirectory(prefix="speech3-") as scratch:
+        added, out = Path(scratch) / "words.txt", Path(scratch) / "graph"
+        write_text(added, "".join(f"{word}\n" for word in words))
+        try:
+            given = graph / GRAPH_LEXICON  # words that were added to a chosen graph
+            lexicon = given if graph.parent != recognizer.directory and given.exists() else None
+            made = make_graph(recognizer.directory, out, GraphSources(lm=graph / LM_FILE, add=added, lexicon=lexicon))
+        except Speech3Error as error:
+            told = str(error).replace(str(added), str(source))
+            where = " (options of `speech3 graph MODEL OUT --add FILE`)" if "--" in told else ""
+            raise error.restated(told + where) from error
+        say(f"{source}: not in the graph, and added to it: {listed(words)}")
+        for pron in made.guessed.pronunciations:
+            say(f"  {pron.word} {' '.join(pron.phones)}")
+        outputs = with_lexicon_of(recognizer.outputs, out)
+        return replace(recognizer, outputs=outputs, chosen_graph=recognizer.read_graph(out))

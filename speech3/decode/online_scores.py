@@ -15,14 +15,7 @@ import torch
 
 from speech3.config import FeatureConfig
 from speech3.decode.speaker_passes import KnownSpeakers, SpeakerModel, network_speakers, speaker_model
-from speech3.decode.trained_model import (
-    ALIGNMENT_SCALE,
-    BEAM,
-    RETRY_BEAM,
-    MeanScorer,
-    NetworkScorer,
-    TrainedModel,
-)
+from speech3.decode.trained_model import ALIGNMENT_SCALE, BEAM, RETRY_BEAM, MeanScorer, NetworkScorer, TrainedModel
 from speech3.errors import DataError, MismatchError, Speech3Error
 from speech3.features import OnlineCmvn, OnlineFeatures
 from speech3.hmm import (
@@ -82,20 +75,9 @@ class OnlineScores:
         yield self._network.finish()
 
     def end_segment(self, units: tuple[str, ...], aligned: Alignment | None, frames: int) -> TrainedModel | None:
-        """Begin the next segment, and learn from the last one how the speaker speaks.
+        """Begin the next segment; its recogniser if the model adapts to speakers, which learns from the last segment.
 
-        Parameters
-        ----------
-        units
-            What was said in it: words, or pieces of words.
-        aligned
-            Their alignment, if there is one.
-        frames
-            Its length.
-
-        Returns
-        -------
-        The recogniser of the next segment, if the model adapts to speakers.
+        In that one, of this number of frames, `units` were said: words, or pieces of words.
         """
         for kind in self._kinds:
             kind.cmvn.restart(speech=bool(units))

@@ -301,17 +301,14 @@ def times_in(
 
 
 def _calibrated(word: Segment, recognizer: TrainedModel) -> Segment:
-    if word.confidence is None:
-        return word
-    return doubted(replace(word, confidence=recognizer.settings.calibrated(word.confidence)), recognizer)
-
-
-def doubted(word: Segment, recognizer: TrainedModel) -> Segment:
-    """The word, or `<unk>` if its confidence is below the recogniser's `min_confidence`.
+    """The word with its calibrated confidence; `<unk>` if that is below the recogniser's `min_confidence`.
 
     It is not left out: that something was said there may matter, as in a command that lacks a word.
     """
-    return replace(word, label=UNKNOWN) if (word.confidence or 0.0) < recognizer.min_confidence else word
+    if word.confidence is None:
+        return word
+    confidence = recognizer.settings.calibrated(word.confidence)
+    return replace(word, confidence=confidence, label=UNKNOWN if confidence < recognizer.min_confidence else word.label)
 
 
 def without_doubtful(recognizer: TrainedModel, found: Hypothesis) -> Hypothesis:

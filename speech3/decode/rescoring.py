@@ -20,7 +20,6 @@ import numpy as np
 
 from speech3.decode.apply import decoded_features
 from speech3.decode.grammar import are_pieces
-from speech3.decode.hot_words import replace_graph
 from speech3.decode.lattice_composition import (
     NO_WORD,
     Composed,
@@ -44,6 +43,7 @@ from speech3.decode.lattice_directory import (
     write_latticed,
 )
 from speech3.decode.lattice_paths import confidences, nbest
+from speech3.decode.new_graph import replace_graph
 from speech3.decode.output import write_decoding, write_hypotheses
 from speech3.decode.recognizer import load_recognizer
 from speech3.decode.search import Decoding, Hypothesis, small_enough
@@ -157,20 +157,12 @@ Rescored = RescoredLattice | RescoredSentences
 def by_ngrams(
     directory: LatticeDir, lm: ArpaLm, old: tuple[LmStates, np.ndarray]
 ) -> Iterator[tuple[str, RescoredLattice]]:
-    """Yield each utterance with its lattice and the costs of an n-gram model on it.
+    """Yield each utterance with its lattice and the costs of an n-gram model on it; `old` is from `LatticeDir.old_lm`.
 
-    Parameters
-    ----------
-    lm
-        Model of words, even if the lattices are of pieces; or a model of their pieces.
-    old
-        The result of `LatticeDir.old_lm`.
+    The model is one of words, even if the lattices are of pieces, or one of their pieces.
 
-    Raises
-    ------
-    Speech3Error
-        The model lacks words of a lattice and has no `<unk>`; a lattice cannot be read, was made with a language model
-        other than `old`, or becomes too large.
+    Raises `Speech3Error`: the model lacks words of a lattice and has no `<unk>`; a lattice cannot be read, was made
+    with a language model other than `old`, or becomes too large.
     """
     new, numbers = of_arpa(lm)
     joined = bool(directory.mark) and not are_pieces(numbers)
@@ -216,19 +208,11 @@ def by_function(
 ) -> Iterator[tuple[str, RescoredSentences]]:
     """Yield each utterance with its N best paths and the costs that a function gives their words.
 
-    Parameters
-    ----------
-    function
-        Takes the distinct word sequences of one utterance; returns the natural logarithm of the probability of each,
-        including the end of the sentence.
-    name
-        The function's name, for messages.
+    The function takes the distinct word sequences of one utterance, and returns the natural logarithm of the
+    probability of each, including the end of the sentence. `name` is that of the function, for messages.
 
-    Raises
-    ------
-    Speech3Error
-        The function raised an exception or did not return one number for each sequence; a lattice cannot be read, or
-        was made with a language model other than `old`.
+    Raises `Speech3Error`: the function raised an exception or did not return one number for each sequence; a lattice
+    cannot be read, or was made with a language model other than `old`.
     """
     scale, (states, number_W) = directory.about.acoustic_scale, old
     for utterance, lattice in directory.lattices():

@@ -30,8 +30,8 @@ from speech3.decode.beam_search import (
 )
 from speech3.decode.grammar import join_words
 from speech3.decode.graph import DecodingGraph
+from speech3.decode.hot_words import best_path, with_phrases
 from speech3.decode.lattice_paths import confidences as confidences_of
-from speech3.decode.phrases import best_path, with_phrases
 from speech3.decode.word_lattice import WordLattice, words_of
 from speech3.errors import check_bad, counted
 from speech3.runtime import announce_compiling, explained_limits
@@ -93,29 +93,20 @@ def decode(
     confidences: bool = False,
     tolerant: bool = False,
 ) -> Decoding:
-    """Find the best path of each utterance.
+    """Find the best path of each utterance, in so many threads, with the beam and `max_active` of `config`.
 
     Parameters
     ----------
     scores
         Utterances with float32 (T, P) unscaled log likelihoods, up to a constant for each frame. They are read as
         needed, so they need not fit in memory together.
-    config
-        Only its `beam` and `max_active` are used.
-    word_penalty
-        Cost added to the graph's for each word.
-    jobs
-        Threads.
     confidences
         Also make lattices and compute a confidence for each word; this takes two to three times as long.
     tolerant
         Any number of utterances may fail, except by scores that are NaN or infinite.
 
-    Raises
-    ------
-    Speech3Error
-        The number of columns is not the graph's number of pdfs; more than 5 % of the utterances failed (such as by
-        scores that are NaN), or there were none.
+    Raises `Speech3Error`: the number of columns is not the graph's number of pdfs; more than 5 % of the utterances
+    failed (such as by scores that are NaN), or there were none.
     """
 
     def make(best: Hypothesis, lattice: Lattice | None) -> Hypothesis:
@@ -169,17 +160,8 @@ def searched(
 ) -> Iterator[tuple[str, Made | str]]:
     """Yield each utterance, in order, with the result of `make`, or with the reason if there is no path.
 
-    Parameters
-    ----------
-    make
-        Called in the threads with the best path and the lattice, None if the recording is too long for one.
-    longest
-        Most frames of a recording that gets a lattice.
-
-    Raises
-    ------
-    Speech3Error
-        The number of columns is not the graph's number of pdfs.
+    `make` is called in the threads with the best path and the lattice; None if the recording has more than `longest`
+    frames. Raises a `Speech3Error` if the number of columns is not the graph's number of pdfs.
     """
     announce_compiling("the search")
     longest = _MAX_FRAMES if longest is None else longest

@@ -175,19 +175,9 @@ class SpeakerModel:
     ) -> tuple[Estimated, dict[str, FmllrStats]]:
         """Estimate the transforms of all speakers along the alignment of words, such as those of the pass before.
 
-        Parameters
-        ----------
-        words
-            Utterances without words or that cannot be aligned take no part.
-        earlier
-            Transforms of the pass before. Speakers who have none are aligned by the twin, and posteriors are the
-            twin's; the others by the adapted GMMs on their adapted features.
-        known
-            Statistics of earlier recordings of some of the speakers, which are added.
-
-        Returns
-        -------
-        The transforms, and the statistics of these utterances alone.
+        Utterances without words or that cannot be aligned take no part. Speakers without an `earlier` transform, one of
+        the pass before, are aligned by the twin, and posteriors are the twin's; the others by the adapted GMMs on their
+        adapted features. Statistics of earlier recordings, `known`, are added, but not to those that are returned.
         """
         hmm, adapted, twin = self.recognizer.hmm, self.adapted, self.twin
         usable = usable_transcripts(words, hmm.lexicon, [each for each in feats if words.get(each)], strict=False)
@@ -328,15 +318,9 @@ class OtherWords:
         return words
 
 
-@dataclass(frozen=True, eq=False)
-class Transcribed:
-    """Transcripts, along which speakers are adapted as far as they can be aligned."""
-
-    by_utterance: Mapping[str, str]
-
-
-# In place of the earlier passes: transforms that were estimated before, or words.
-Known = Path | OtherWords | Transcribed
+# In place of the earlier passes: transforms that were estimated before, the words of another model, or transcripts,
+# along which speakers are adapted as far as they can be aligned.
+Known = Path | OtherWords | Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,18 +344,10 @@ def passes_before_last(
     first: Mapping[str, str] | None = None,
     known: KnownSpeakers | None = None,
 ) -> Iterator[Pass]:
-    """Run all passes but the last, one after another.
+    """Run all passes but the last, one after another, through the model's graph or another one.
 
-    Parameters
-    ----------
-    graph
-        None: that of the model.
-    silent
-        Utterances that are digital silence, which have no words.
-    first
-        The words of the first pass, if it has been run already.
-    known
-        What is known of the speakers. If all are known, the first pass is adapted to them, and is followed by the last.
+    The words of the `first` pass are given if it has been run already. Utterances that are digital silence have no
+    words. If all speakers are `known`, the first pass is adapted to them, and is followed by the last.
     """
     graph, known = graph or model.recognizer.graph, known or KnownSpeakers()
     transforms = {each: known.transforms[each] for each in speaker_of.values() if each in known.transforms}
@@ -442,19 +418,6 @@ def adapt(
     return model.recognizer_of(passes[-1].estimated.transforms.get(speaker))
 
 
-def along_transcripts(
-    model: SpeakerModel,
-    feats: Mapping[str, np.ndarray],
-    speaker_of: Mapping[str, str],
-    words: Mapping[str, str],
-    jobs: int = 1,
-) -> tuple[Scorer, Mapping[str, np.ndarray]]:
-    """The scorer and the features adapted to each speaker along transcripts, for alignment with them."""
-    transforms = transforms_along(model, feats, speaker_of, words, jobs)
-    using, marked = model.adapted_to(feats, speaker_of, transforms, graph=None)
-    return using.scorer, marked
-
-
 def transforms_along(
     model: SpeakerModel,
     feats: Mapping[str, np.ndarray],
@@ -497,10 +460,9 @@ def known_transforms(
     Raises `Speech3Error`: they are of other speakers, or of other utterances, or most words are not in the lexicon.
     """
     if isinstance(known, OtherWords):
-        words = known.usable(feats.keys(), model.recognizer.hmm.lexicon)
-        return transforms_along(model, feats, speaker_of, words, jobs)
-    if isinstance(known, Transcribed):
-        return transforms_along(model, feats, speaker_of, known.by_utterance, jobs)
+        known = known.usable(feats.keys(), model.recognizer.hmm.lexicon)
+    if isinstance(known, Mapping):
+        return transforms_along(model, feats, speaker_of, known, jobs)
     path, transforms = known, read_speakers(known, model.projection.dim)
     if not transforms:
         raise DataError(f"{path}: is empty; pass the transforms of these speakers")

@@ -18,14 +18,14 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from speech3.config import DecodeConfig
 from speech3.data import NOISE, OnlineResampler, audio, checked_rate, checked_samples
-from speech3.decode.beam_search import BeamSearch, BestPath, Lattice, with_word_penalty
-from speech3.decode.grammar import bare, begins_filler, join_segments
+from speech3.decode.beam_search import BeamSearch, with_word_penalty
+from speech3.decode.grammar import bare, begins_filler
 from speech3.decode.online_scores import GivenScores, OnlineScores
-from speech3.decode.output import doubted, spread_over
+from speech3.decode.output import spread_over, times_in
 from speech3.decode.search import (
     LATTICE_BEAM,
+    Decoding,
     Hypothesis,
     best_and_lattice,
     confidences_in,
@@ -34,25 +34,9 @@ from speech3.decode.search import (
     words_in,
 )
 from speech3.decode.speaker_passes import KnownSpeakers, check_speaker
-from speech3.decode.trained_model import (
-    BEAM,
-    RETRY_BEAM,
-    Result,
-    TrainedModel,
-    Word,
-    result_of,
-    words_of_segments,
-)
+from speech3.decode.trained_model import BEAM, RETRY_BEAM, Result, TrainedModel, Word, result_of, words_of_segments
 from speech3.errors import DataError, MismatchError, Speech3Error
-from speech3.hmm import (
-    Alignment,
-    Hmm,
-    Refinement,
-    WorkerShare,
-    score_one,
-    search_one,
-    word_segments,
-)
+from speech3.hmm import Alignment, Hmm, Refinement, WorkerShare, score_one, search_one
 from speech3.language import is_word
 from speech3.runtime import announce_compiling, say
 
@@ -202,7 +186,6 @@ class _Segment:
     _begin: int = 0  # number of outputs before this segment
     _scores: list[np.ndarray] = field(default_factory=list)
     _search: BeamSearch = field(default_factory=BeamSearch)
-    _lattice: Lattice | None = None  # of the segment that is ending
     # Of the segment that has ended: its words (or pieces of words), their alignment, its length.
     said: tuple[str, ...] = ()
     aligned: Alignment | None = None
@@ -275,48 +258,41 @@ class _Segment:
 
     def _words(self, scores_TP: np.ndarray) -> tuple[Word, ...]:
         graph, scale = self.recognizer.graph, self.recognizer.settings.acoustic_scale
-        best, self._lattice = best_and_lattice(self._search, graph, scale)
+        best, lattice = best_and_lattice(self._search, graph, scale)
         try:
-            found = self._hypothesis(best) if best and best.reached_final else self._again(scores_TP)
+            if best and best.reached_final:
+                found = hypothesis_of(graph, self._name, best)
+                found = replace(found, confidences=confidences_in(graph, lattice, found.units, scale))
+            else:
+                found = self._again(scores_TP)
         except Speech3Error as error:
             say(f"from {self._name}: {error}")
             return ()
         return self._timed(found, scores_TP)
 
-    def _hypothesis(self, best: BestPath) -> Hypothesis:
-        graph, scale = self.recognizer.graph, self.recognizer.settings.acoustic_scale
-        found = hypothesis_of(graph, self._name, best)
-        values = confidences_in(graph, self._lattice, found.units, scale)
-        return replace(found, confidences=values)
-
     def _again(self, scores_TP: np.ndarray) -> Hypothesis:
         """Search again with wider beams, as in offline decoding, because no path ended in a final state."""
-        tuned = self.recognizer.settings
-        config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
-        setting = (tuned.acoustic_scale, tuned.word_penalty)
-        found = decode(self.recognizer.graph, [(self._name, scores_TP)], config, *setting, confidences=True)
+        graph, tuned = self.recognizer.graph, self.recognizer.settings
+        found = decode(graph, [(self._name, scores_TP)], tuned.search, *tuned.setting, confidences=True)
         return found.hypotheses[0]
 
     def _timed(self, found: Hypothesis, scores_TP: np.ndarray) -> tuple[Word, ...]:
         """The words with times from an alignment, as `speech3.decode.output.aligned_words` finds them."""
         recognizer, begin_s = self.recognizer, self.begin_s
-        uncalibrated, self.said = found, found.units
-        if found.confidences:
-            calibrated = recognizer.settings.calibrated
-            found = replace(found, confidences=tuple(calibrated(posterior) for posterior in found.confidences))
+        self.said = found.units
         if isinstance(recognizer.outputs, Hmm) and found.units:
             aligned = self._aligned(found, scores_TP)
             if not isinstance(aligned, str):
                 self.aligned = aligned
-                segments = word_segments(aligned, found.units, recognizer.clock, words_W=found.confidences)
-                mark = recognizer.graph.mark
-                segments = join_segments(segments, mark) if mark else segments
-                return words_of_segments([doubted(word, recognizer) for word in segments], begin_s)
+                times = times_in(recognizer, {found.utterance: aligned}, Decoding((found,), {}))
+                return words_of_segments(times[found.utterance], begin_s)
             say(f"from {self._name}: the words could not be aligned, so their times are spread evenly: {aligned}")
             end_s = begin_s + len(scores_TP) * self._output_s
-            return words_of_segments(spread_over(recognizer, uncalibrated, begin_s, end_s))
-        values = found.confidences if found.confidences and len(found.confidences) == len(found.words) else None
-        return tuple(Word(word, None, None, values[n] if values else None) for n, word in enumerate(found.words))
+            return words_of_segments(spread_over(recognizer, found, begin_s, end_s))
+        if not found.confidences or len(found.confidences) != len(found.words):
+            return tuple(Word(word, None, None, None) for word in found.words)
+        sure = map(recognizer.settings.calibrated, found.confidences)
+        return tuple(Word(word, None, None, value) for word, value in zip(found.words, sure, strict=True))
 
     def _aligned(self, found: Hypothesis, scores_TP: np.ndarray) -> Alignment | str:
         """The alignment of the words, or why there is none."""

@@ -12,28 +12,28 @@ A model directory is self-contained, however it was trained:
     decode.json         acoustic scale, word penalty and calibration, tuned on the dev set; beam and maximum of states
     tuning.json         `DecodeConfig` of its recipe, with the tuning grid
 
-An exported network (`speech3.decode.model_export`) is a file, OUT.onnx, which includes the config of its features, and
+An exported network (`speech3.decode.exchange`) is a file, OUT.onnx, which includes the config of its features, and
 beside it the directory OUT.decode with the other files; it is used in the same way as a model directory.
 
 Axes: T frames, D features, K rows of scores, P pdfs.
 """
 
+import math
 import numbers
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
-from speech3.decode.grammar import with_lexicon_of
+from speech3.decode.grammar import FILLER_COSTS, with_lexicon_of
 from speech3.decode.graph import DecodingGraph, decode_directory, load_graph
-from speech3.decode.search import Decoding, decode
-from speech3.decode.tune import DecodeSettings, load_settings
+from speech3.decode.search import Decoding, Setting, decode
 from speech3.errors import (
     MOST_UNALIGNED,
     DataError,
@@ -49,6 +49,7 @@ from speech3.hmm import (
     ADAPTED,
     LARGEST_PSEUDO,
     Adapted,
+    Aligned,
     Alignment,
     FrameClock,
     Hmm,
@@ -57,6 +58,7 @@ from speech3.hmm import (
     Refinement,
     Scorer,
     Segment,
+    Transcripts,
     Wave,
     align_utterances,
     frame_clock,
@@ -79,7 +81,7 @@ from speech3.io import (
 )
 from speech3.language import Lexicon
 from speech3.models import AcousticModel, OnnxNetwork, load_networks, logits
-from speech3.runtime import progress, say
+from speech3.runtime import progress, read_json, say, write_json
 
 ALIGNMENT_SCALE = 0.1  # of the acoustic scores, as in Kaldi's align scripts
 PSEUDO_SCALE = 1.0  # for scores that were trained as likelihoods (LF-MMI)
@@ -88,6 +90,7 @@ PSEUDO_SCALE = 1.0  # for scores that were trained as likelihoods (LF-MMI)
 # other scores at scale 0.1.
 BEAM = 15.0
 RETRY_BEAM = 60.0
+_CLIP = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
 SAT = "sat"  # in the model directory of a network
 _Parts = tuple[Path, Hmm | PdfsOnly, FeatureConfig, Scorer]
 
@@ -140,6 +143,85 @@ class MeanScorer:
         scores = [scorer.loglikes(feats_TD[:, columns], pdfs) for scorer, columns in parts]
         mean_KP: np.ndarray = np.stack(scores).mean(0, dtype=np.float32)
         return mean_KP
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """``log odds = offset + slope * log odds of the posterior``."""
+
+    offset: float
+    slope: float
+
+    def __call__(self, posterior: float) -> float:
+        """The probability, between 0 and 1, that a word with this posterior is correct."""
+        return float(1 / (1 + np.exp(-self.offset - self.slope * log_odds(np.array(posterior)))))
+
+
+def calibration_of(values: Any) -> Calibration | None:
+    """Restore a calibration from its `dataclasses.asdict`; a TypeError if it is none. ``None`` returns ``None``."""
+    if values is None:
+        return None
+    found = Calibration(**values)
+    if not all(isinstance(value, float | int) and np.isfinite(value) for value in (found.offset, found.slope)):
+        raise TypeError(f"{values} is not a calibration")
+    return found
+
+
+def log_odds(posterior_W: np.ndarray) -> np.ndarray:
+    """Of posteriors at least `_CLIP` away from 0 and 1."""
+    bounded_W = np.clip(posterior_W, _CLIP, 1 - _CLIP)
+    return np.asarray(np.log(bounded_W / (1 - bounded_W)))
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """Decoding settings of a model, tuned on the dev set and never on test."""
+
+    acoustic_scale: float
+    word_penalty: float
+    beam: float
+    max_active: int
+    confidence: Calibration | None = None  # maps posteriors to confidences; None: the confidences are the posteriors
+    filler_cost: float = FILLER_COSTS[-1]  # added to the cost of each filler (`speech3.decode.grammar`)
+
+    def __post_init__(self) -> None:
+        numbers = self.acoustic_scale, self.word_penalty, self.filler_cost
+        finite = all(map(math.isfinite, numbers))
+        if not (finite and self.acoustic_scale > 0 and self.beam > 0 and self.max_active == int(self.max_active) >= 1):
+            raise TypeError("acoustic_scale, beam and max_active must be above 0")
+
+    @property
+    def search(self) -> DecodeConfig:
+        return DecodeConfig(beam=self.beam, max_active=self.max_active)
+
+    @property
+    def setting(self) -> Setting:
+        return self.acoustic_scale, self.word_penalty
+
+    def calibrated(self, posterior: float) -> float:
+        """The confidence of a word with this posterior; the posterior itself if no calibration was fitted."""
+        return self.confidence(posterior) if self.confidence else posterior
+
+    def save(self, directory: Path | str) -> None:
+        write_json(Path(directory) / DECODE_FILE, asdict(self))
+
+
+def load_settings(directory: Path | str, model: Path | str | None = None) -> DecodeSettings:
+    """Read decode.json; if it is missing, the error says to tune `model`, by default the directory itself."""
+    path, model = Path(directory) / DECODE_FILE, model or directory
+    if not path.exists():
+        raise MissingError(
+            f"{path}: no such file; the model is not tuned yet: run speech3 tune {model} DIR, with a data"
+            " directory that it was not trained on"
+        )
+    try:
+        values = read_json(path)
+        return DecodeSettings(**{**values, "confidence": calibration_of(values.get("confidence"))})
+    except TypeError as error:
+        raise MismatchError(
+            f"{path}: has keys of another version of speech3, or impossible values; write it again with speech3 tune"
+            f" {model} DIR"
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,6 +277,11 @@ class TrainedModel:
         return self.outputs if isinstance(self.outputs, Hmm) else load_hmm(self.directory)
 
     @property
+    def path(self) -> Path:
+        """What a user names: the model directory, or OUT.onnx."""
+        return self.scorer.path if isinstance(self.scorer, OnnxNetwork) else self.directory
+
+    @property
     def clock(self) -> FrameClock:
         return frame_clock(self.features, self.hmm.subsampling)
 
@@ -247,7 +334,7 @@ class TrainedModel:
 
     @cached_property
     def settings(self) -> DecodeSettings:
-        return load_settings(self.directory, self.scorer.path if isinstance(self.scorer, OnnxNetwork) else None)
+        return load_settings(self.directory, self.path)
 
     def scores(self, feats: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each utterance with its log likelihoods (K, P), computed lazily; one row per `subsampling` frames."""
@@ -268,9 +355,8 @@ class TrainedModel:
     ) -> Decoding:
         """Decode with the tuned settings, through the model's own graph or another one (see `search.decode`)."""
         graph, tuned, scores = graph or self.graph, self.settings, self.scores(feats)
-        config = DecodeConfig(beam=tuned.beam, max_active=tuned.max_active)
         shown = progress(scores, len(feats), "decoding") if len(feats) > 1 else scores
-        return decode(graph, shown, config, tuned.acoustic_scale, tuned.word_penalty, jobs, confidences=confidences)
+        return decode(graph, shown, tuned.search, *tuned.setting, jobs, confidences=confidences)
 
     def align(
         self,
@@ -287,21 +373,37 @@ class TrainedModel:
         error. Boundaries are refined, better where the waveform is in `waves`.
         """
         transcripts = usable_transcripts(texts, self.hmm.lexicon, feats, strict=strict)
-        found = align_utterances(
+        found = self.align_transcripts(transcripts, feats, jobs, waves or {})
+        if strict:
+            total = len(transcripts.words) + len(transcripts.bad)
+            check_bad(found.bad, total, "alignment", most=MOST_UNALIGNED)
+        return found.alignments, found.bad
+
+    def align_transcripts(
+        self,
+        transcripts: Transcripts,
+        feats: Mapping[str, np.ndarray],
+        jobs: int,
+        waves: Mapping[str, Wave],
+        *,
+        scorer: Scorer | None = None,
+        scored: bool = False,
+        widen: bool = False,
+    ) -> Aligned:
+        """Align transcripts, by default with the model's own scorer (see `align_utterances`)."""
+        return align_utterances(
             self.hmm,
-            self.scorer,
+            scorer or self.scorer,
             transcripts,
             feats,
             beam=BEAM,
             retry_beam=RETRY_BEAM,
             jobs=jobs,
             acoustic_scale=self.alignment_scale,
-            refinement=Refinement(self.clock, waves or {}),
+            scored=scored,
+            refinement=Refinement(self.clock, waves),
+            widen=widen,
         )
-        if strict:
-            total = len(transcripts.words) + len(transcripts.bad)
-            check_bad(found.bad, total, "alignment", most=MOST_UNALIGNED)
-        return found.alignments, found.bad
 
 
 def warn_of_rate(name: str, rate_hz: int, model_hz: int) -> None:

@@ -21,17 +21,8 @@ import numpy as np
 from rich.cells import cell_len
 
 from speech3.data import PcmDecoder, arriving_bytes, checked_rate, sound_format
-from speech3.decode.apply import Transcription
-from speech3.decode.lattice_archive import write_lattices
-from speech3.decode.lattice_directory import (
-    ARCHIVE,
-    INDEX,
-    check_lattices,
-    forget_lattices,
-    lattices_about,
-    ranked_paths,
-    save_about,
-)
+from speech3.decode.lattice_directory import check_lattices, lattices_about, ranked_paths, save_lattices
+from speech3.decode.recognizer import Transcription
 from speech3.decode.streaming import Stream
 from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
 from speech3.decode.word_lattice import WordLattice
@@ -147,9 +138,7 @@ def write_results(
         for _ in each():
             pass
         return
-    forget_lattices(lattices)
-    write_lattices(lattices / ARCHIVE, each(), lattices / INDEX)
-    save_about(lattices, recognizer.graph.words, lattices_about(recognizer, recognizer.graph))
+    save_lattices(lattices, each(), recognizer.graph.words, lattices_about(recognizer, recognizer.graph))
 
 
 def _key(name: Path | str) -> str:
@@ -193,12 +182,8 @@ class Latencies:
         self._of_ms[round(1000 * min(max(seconds, -_MOST_S), _MOST_S))] += 1
 
     def percentile_s(self, percent: float) -> float:
-        """As `np.percentile` of a list of them."""
-        found = sorted(self._of_ms)
-        ended = np.cumsum([self._of_ms[ms] for ms in found])
-        place = (self.count - 1) * percent / 100
-        before, after = (found[np.searchsorted(ended, int(rank), "right")] for rank in (place, np.ceil(place)))
-        return (before + (after - before) * (place % 1)) / 1000
+        found = np.repeat(list(self._of_ms), list(self._of_ms.values()))
+        return float(np.percentile(found, percent)) / 1000
 
     def __str__(self) -> str:
         return f"mean {self.total_s / self.count:.2f} s, 95th percentile {self.percentile_s(95):.2f} s"

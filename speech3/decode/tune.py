@@ -7,58 +7,37 @@ frames are not independent, and word sequences that the lattice lacks count as i
 Axes: T frames, P pdfs, W words.
 """
 
-import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 import jiwer
 import numpy as np
 
-from speech3.config import DecodeConfig
+from speech3.config import DecodeConfig, parse
+from speech3.data import DataDir
+from speech3.decode.apply import features_for, say_skipped
 from speech3.decode.beam_search import Lattice, best_words
-from speech3.decode.filler import FILLER_OFF
-from speech3.decode.grammar import join_confidences
+from speech3.decode.grammar import FILLER_COSTS, FILLER_OFF, join_confidences
 from speech3.decode.graph import DecodingGraph
-from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, lattices, words_in
-from speech3.errors import DataError, MismatchError, MissingError, counted
-from speech3.io import DECODE_FILE
+from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, decode, lattices, words_in
+from speech3.decode.speaker_passes import passes_before_last, say_speakers, speaker_model
+from speech3.decode.trained_model import Calibration, DecodeSettings, TrainedModel, log_odds
+from speech3.errors import DataError, counted, listed
+from speech3.hmm import ADAPTED, PASSES
+from speech3.io import DECODE_FILE, TUNING_FILE, ComputedMapping
 from speech3.language import is_word
 from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
 
-_CLIP = 1e-3  # posteriors are clipped to this distance from 0 and 1: one unit of the last digit in hyp.ctm
 _STEPS, _PRIOR = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
 ErrorRate = Callable[[list[str], list[str]], float]
-FILLER_COSTS = (-4.0, -2.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # with the graph's own cost, more would exceed the beam
 FALSE_WORDS = 0.03  # for each negative, which lasts three to four seconds: one in two minutes
 _Found = tuple[Hypothesis, Lattice] | None
 _Words = dict[str, tuple[str, ...]]
 _MAX_BYTES = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """``log odds = offset + slope * log odds of the posterior``."""
-
-    offset: float
-    slope: float
-
-    def __call__(self, posterior: float) -> float:
-        """The probability, between 0 and 1, that a word with this posterior is correct."""
-        return float(1 / (1 + np.exp(-self.offset - self.slope * _log_odds(np.array(posterior)))))
-
-
-def calibration_of(values: Any) -> Calibration | None:
-    """Restore a calibration from its `dataclasses.asdict`; a TypeError if it is none. ``None`` returns ``None``."""
-    if values is None:
-        return None
-    found = Calibration(**values)
-    if not all(isinstance(value, float | int) and np.isfinite(value) for value in (found.offset, found.slope)):
-        raise TypeError(f"{values} is not a calibration")
-    return found
 
 
 def fit_calibration(posteriors: Sequence[float], correct: Sequence[bool]) -> Calibration:
@@ -67,7 +46,7 @@ def fit_calibration(posteriors: Sequence[float], correct: Sequence[bool]) -> Cal
     It is found by Newton's method. A Gaussian prior centred on the identity dominates if there is little data; the
     slope is never negative, so the ranking of the words is preserved.
     """
-    odds_W, correct_W = _log_odds(np.array(posteriors, np.float64)), np.array(correct, np.float64)
+    odds_W, correct_W = log_odds(np.array(posteriors, np.float64)), np.array(correct, np.float64)
     inputs_W2, prior = np.stack([np.ones(len(odds_W)), odds_W], axis=1), np.array([0.0, 1.0])
     fitted = prior.copy()
     for _ in range(_STEPS):
@@ -90,11 +69,6 @@ def correct_words(reference: Sequence[str], said: Sequence[str]) -> list[bool]:
         if chunk.type == "equal":
             correct[chunk.hyp_start_idx : chunk.hyp_end_idx] = [True] * (chunk.hyp_end_idx - chunk.hyp_start_idx)
     return correct
-
-
-def _log_odds(posterior_W: np.ndarray) -> np.ndarray:
-    bounded_W = np.clip(posterior_W, _CLIP, 1 - _CLIP)
-    return np.asarray(np.log(bounded_W / (1 - bounded_W)))
 
 
 @dataclass(frozen=True)
@@ -160,19 +134,11 @@ def tune(
 
     The search differs from the final one only in its maximum number of active states, ``config.tuning_max_active``.
 
-    Parameters
-    ----------
-    scores
-        Utterances with float32 (T, P) unscaled log likelihoods; read once, then kept.
-    error_rate
-        Error rate of texts (references, hypotheses) as a fraction: the word error rate or another one.
-    pseudo_likelihoods
-        The scores are from a network trained with LF-MMI, and the grid is ``config.lfmmi_acoustic_scales``.
+    `scores`: float32 (T, P) unscaled log likelihoods, which are read once, then kept; with `pseudo_likelihoods` from a
+    network trained with LF-MMI, so that the grid is ``config.lfmmi_acoustic_scales``. `error_rate`: that of texts
+    (references, hypotheses) as a fraction.
 
-    Raises
-    ------
-    Speech3Error
-        There are no utterances, or one has no reference; also what `search.lattices` raises.
+    Raises `Speech3Error`: there are no utterances, or one has no reference; also what `search.lattices` raises.
     """
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
     key = "lfmmi_acoustic_scales" if pseudo_likelihoods else "acoustic_scales"
@@ -375,44 +341,131 @@ def error_rate_of(
     return float(error_rate(truth, [" ".join(words) for words in found.values()]))
 
 
-@dataclass(frozen=True)
-class DecodeSettings:
-    """Decoding settings of a model, tuned on the dev set and never on test."""
+def tune_recognizer(
+    recognizer: TrainedModel,
+    feats: Mapping[str, np.ndarray],
+    references: Mapping[str, Sequence[str]],
+    config: DecodeConfig,
+    jobs: int = 1,
+    error_rate: ErrorRate = jiwer.wer,
+    negatives: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> Tuning:
+    """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json.
 
-    acoustic_scale: float
-    word_penalty: float
-    beam: float
-    max_active: int
-    confidence: Calibration | None = None  # maps posteriors to confidences; None: the confidences are the posteriors
-    filler_cost: float = FILLER_COSTS[-1]  # added to the cost of each filler (`speech3.decode.filler`)
+    The cost of fillers, if the graph has them, and a calibration of the words' posteriors are written with them. The
+    grid is searched on ``config.tuning_minutes`` of the dev set, but the error rate returned is that of the whole set.
+    `negatives` are features of sounds without words, for the cost and the calibration (`tune_filler`).
+    """
+    graph = recognizer.tuning_graph.with_filler_cost(FILLER_OFF)
+    shift_s = recognizer.features.frame_shift / 1000
+    chosen = drawn({key: shift_s * len(feats_TF) for key, feats_TF in feats.items()}, config.tuning_minutes)
+    rest = sorted(feats.keys() - set(chosen))
+    if rest:
+        say(f"  tuning on {len(chosen)} of {len(feats)} utterances, {config.tuning_minutes:g} minutes")
 
-    def __post_init__(self) -> None:
-        numbers = self.acoustic_scale, self.word_penalty, self.filler_cost
-        finite = all(map(math.isfinite, numbers))
-        if not (finite and self.acoustic_scale > 0 and self.beam > 0 and self.max_active == int(self.max_active) >= 1):
-            raise TypeError("acoustic_scale, beam and max_active must be above 0")
+    def scores(keys: Sequence[str]) -> Iterable[tuple[str, np.ndarray]]:
+        return recognizer.scores(ComputedMapping(dict.fromkeys(keys), feats.__getitem__))
 
-    def calibrated(self, posterior: float) -> float:
-        """The confidence of a word with this posterior; the posterior itself if no calibration was fitted."""
-        return self.confidence(posterior) if self.confidence else posterior
+    pseudo = recognizer.scorer.pseudo_likelihoods
+    said = {key: references.get(key, ()) for key in feats}
+    found = tune(
+        graph, scores(chosen), {key: said[key] for key in chosen}, config, jobs, error_rate, pseudo_likelihoods=pseudo
+    )
+    # The cost of fillers, which were off; then the words of the utterances that were not drawn.
+    best, setting, filler_cost = found.best, (found.best.acoustic_scale, found.best.word_penalty), FILLER_OFF
+    if graph.has_filler:
+        part = {key: said[key] for key in chosen}
+        silent = recognizer.scores(negatives), len(negatives)
+        filler = tune_filler(graph, scores(chosen), part, config, found, jobs, error_rate, silent)
+        found = replace(found, words=filler.words, calibration=filler.calibration)
+        graph, filler_cost = graph.with_filler_cost(filler.cost), filler.cost
+    if rest:
+        quick = config.model_copy(update={"max_active": config.tuning_max_active})
+        shown = progress(scores(rest), len(rest), "rest of dev")
+        words = decode(graph, shown, quick, *setting, jobs, tolerant=True).words
+        found = replace(found, words={**found.words, **words})
+        best = replace(best, error_rate=error_rate_of(said, found.words, error_rate))
+    DecodeSettings(*setting, config.beam, config.max_active, found.calibration, filler_cost).save(recognizer.directory)
+    return replace(found, best=best)
 
-    def save(self, directory: Path | str) -> None:
-        write_json(Path(directory) / DECODE_FILE, asdict(self))
+
+@dataclass(frozen=True, eq=False)
+class TunedPasses:
+    """What `tune_passes` found: the tuning of the first and the last pass; features and transforms for the last."""
+
+    first: Tuning
+    last: Tuning
+    feats: Mapping[str, np.ndarray]
+    transforms: Mapping[str, np.ndarray]
+
+    @property
+    def helps(self) -> bool:
+        return self.last.best.error_rate <= self.first.best.error_rate
 
 
-def load_settings(directory: Path | str, model: Path | str | None = None) -> DecodeSettings:
-    """Read decode.json; if it is missing, the error says to tune `model`, by default the directory itself."""
-    path, model = Path(directory) / DECODE_FILE, model or directory
-    if not path.exists():
-        raise MissingError(
-            f"{path}: no such file; the model is not tuned yet: run speech3 tune {model} DIR, with a data"
-            " directory that it was not trained on"
+def tune_passes(
+    recognizer: TrainedModel,
+    feats: Mapping[str, np.ndarray],
+    speaker_of: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    config: DecodeConfig,
+    jobs: int = 1,
+    error_rate: ErrorRate = jiwer.wer,
+) -> TunedPasses:
+    """Tune a model that adapts to speakers: the first pass and the last; those between have the settings of the first.
+
+    If the last is worse than the first, the model decodes in one pass from now on.
+    """
+    directory = recognizer.directory / ADAPTED
+    for left in (DECODE_FILE, PASSES):  # of an earlier run, until the last pass is tuned
+        (directory / left).unlink(missing_ok=True)
+    first = tune_recognizer(recognizer, feats, references, config, jobs, error_rate)
+    say(f"  pass 1: {config.metric} {100 * first.best.error_rate:.2f} % on dev")
+    model = speaker_model(replace(recognizer))  # which reads the settings again
+    assert model is not None
+    words = {key: " ".join(each) for key, each in first.words.items()}
+    transforms: Mapping[str, np.ndarray] = {}
+    graph = recognizer.tuning_graph
+    for each in passes_before_last(model, feats, speaker_of, graph=graph, jobs=jobs, first=words):
+        if each.number == 1:
+            say_speakers(speaker_of, each.estimated)
+        transforms = each.estimated.transforms
+    model.recognizer.settings.save(directory)
+    adapted, given = model.adapted_to(feats, speaker_of, transforms, graph)
+    last = tune_recognizer(adapted, given, references, config, jobs, error_rate)
+    found = TunedPasses(first, last, given, transforms)
+    if not found.helps:
+        say("  adapting to speakers does not help on dev, so only the first pass is used")
+        write_json(directory / PASSES, {"passes": 1})
+    return found
+
+
+def tune_datadir(
+    recognizer: TrainedModel, data: DataDir, config: DecodeConfig, jobs: int, error_rate: ErrorRate
+) -> TuningPoint:
+    """Tune a model on a data directory, in passes if it adapts to speakers; the best point of the pass that is used.
+
+    Raises `Speech3Error`: an utterance has no transcript; also what `features_for` and `tune_recognizer` raise.
+    """
+    texts = {key: (utterance.text or "").split() for key, utterance in data.utterances.items()}
+    if silent := [key for key, words in texts.items() if not words]:
+        raise DataError(
+            f"{data.path}: {len(silent)} of {len(texts)} utterances have no transcript to compare with:"
+            f" {listed(silent, 5)}; add transcripts to {data.path}/text, or leave these utterances out"
+            " (`speech3 subset`)"
         )
-    try:
-        values = read_json(path)
-        return DecodeSettings(**{**values, "confidence": calibration_of(values.get("confidence"))})
-    except TypeError as error:
-        raise MismatchError(
-            f"{path}: has keys of another version of speech3, or impossible values; write it again with speech3 tune"
-            f" {model} DIR"
-        ) from error
+    _ = recognizer.tuning_graph  # if there is none, say so before hours of audio are read
+    with tempfile.TemporaryDirectory(prefix="speech3-") as scratch:
+        feats, skipped = features_for(recognizer, data, jobs, Path(scratch))
+        say_skipped(skipped, "left out")
+        if not speaker_model(recognizer):
+            return tune_recognizer(recognizer, feats, texts, config, jobs, error_rate).best
+        speaker_of = {key: utterance.speaker for key, utterance in data.utterances.items()}
+        passes = tune_passes(recognizer, feats, speaker_of, texts, config, jobs, error_rate)
+        return passes.last.best if passes.helps else passes.first.best
+
+
+def load_tuning(recognizer: TrainedModel) -> DecodeConfig:
+    """The tuning grid of the model's recipe, from tuning.json; the default grid if there is no such file."""
+    path = recognizer.directory / TUNING_FILE
+    return parse(DecodeConfig, read_json(path), path) if path.exists() else DecodeConfig()

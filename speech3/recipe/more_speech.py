@@ -3,7 +3,7 @@
 Negatives (`negatives`) are training utterances in which nobody says a word of the domain, and a few beside dev. A model
 that has never learnt what is not a word finds words in noise and in other speech. With negatives, noise and other
 speech have phones of their own, which take no part in the language model or in the questions of the tree, and which the
-filler of the decoding graphs consists of (`speech3.decode.filler`).
+filler of the decoding graphs consists of (`speech3.decode.grammar`).
 
 OUT/data/train_neg                  train (with copies at other speeds) and negatives
 OUT/data/dev_neg                    negatives of other speakers, on which costs of fillers and confidences are tuned

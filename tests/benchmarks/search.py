@@ -33,7 +33,7 @@ import torch
 from speech3.decode.beam_search import BeamSearch, BestPath, SearchGraph, with_word_penalty
 from speech3.decode.graph import DecodingGraph
 from speech3.decode.recognizer import Recognizer, load_recognizer
-from speech3.decode.tune import DecodeSettings
+from speech3.decode.trained_model import DecodeSettings
 from speech3.io.ark import ArkReader
 
 LATTICE_BEAM = 8.0

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from speech3 import cli
 from speech3.cli.inspect import inspect
-from speech3.cli.lm import verbs
+from speech3.cli.language import lm_verbs as verbs
 from speech3.errors import Speech3Error
 from speech3.language.arpa import read_arpa
 

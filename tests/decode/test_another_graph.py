@@ -13,11 +13,9 @@ from whistles import RATE_HZ, whistled
 from speech3.cli import recognise as decode_verb, recognise as rescore_verb
 from speech3.data.datadir import DataDir, Utterance, read_datadir, write_datadir
 from speech3.decode.align import find_alignment
-from speech3.decode.apply import transcribe
 from speech3.decode.graph import build_graph, load_graph
-from speech3.decode.hot_words import replace_graph
-from speech3.decode.new_graph import GraphSources, _pronounced, make_graph
-from speech3.decode.recognizer import Recognizer, load_recognizer
+from speech3.decode.new_graph import GraphSources, _pronounced, make_graph, replace_graph
+from speech3.decode.recognizer import Recognizer, load_recognizer, transcribe
 from speech3.errors import DataError, MissingError, Speech3Error
 from speech3.hmm.alignment.oov import by_letters, with_pronunciations
 from speech3.hmm.alignment.times import read_ctm

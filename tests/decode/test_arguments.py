@@ -12,8 +12,8 @@ from whistles import FEATURES, RATE_HZ, SAID, whistled
 from speech3 import Aligner, Recognizer
 from speech3.config import FeatureConfig, PitchConfig
 from speech3.data.audio import info, read_blocks, read_file, write_wav
-from speech3.decode.apply import transcribe
 from speech3.decode.new_graph import GraphSources, make_graph
+from speech3.decode.recognizer import transcribe
 from speech3.errors import Speech3Error
 from speech3.features.compute import OnlineFeatures, static_features
 from speech3.features.pitch import track_pitch

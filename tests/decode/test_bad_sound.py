@@ -8,9 +8,8 @@ import soundfile
 from whistles import RATE_HZ, SAID, whistled
 
 from speech3.data import audio
-from speech3.decode.apply import transcribe
 from speech3.decode.output import cut_at_pauses
-from speech3.decode.recognizer import Recognizer, load_recognizer
+from speech3.decode.recognizer import Recognizer, load_recognizer, transcribe
 from speech3.decode.streaming import Stream
 
 

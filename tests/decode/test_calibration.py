@@ -7,7 +7,8 @@ import jiwer
 import numpy as np
 import pytest
 
-from speech3.decode.tune import Calibration, DecodeSettings, correct_words, fit_calibration, load_settings
+from speech3.decode.trained_model import Calibration, DecodeSettings, load_settings
+from speech3.decode.tune import correct_words, fit_calibration
 from speech3.errors import Speech3Error
 from speech3.runtime.files import read_json, write_json
 

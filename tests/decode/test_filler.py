@@ -12,13 +12,22 @@ from whistles import HMM, SAID, SETTINGS, features, save_gmm, whistled
 
 from speech3.config import DecodeConfig
 from speech3.decode import tune
-from speech3.decode.filler import FILLER_OFF, PHONE_COST, phone_filler, with_filler
-from speech3.decode.grammar import Grammar, join_segments, join_words, one_word_grammar
+from speech3.decode.grammar import (
+    FILLER_OFF,
+    PHONE_COST,
+    Grammar,
+    join_segments,
+    join_words,
+    one_word_grammar,
+    phone_filler,
+    with_filler,
+)
 from speech3.decode.graph import build_graph, load_graph
 from speech3.decode.new_graph import GraphSources, make_graph
-from speech3.decode.recognizer import load_recognizer, tune_recognizer
+from speech3.decode.recognizer import load_recognizer
 from speech3.decode.search import Hypothesis
-from speech3.decode.tune import Calibration
+from speech3.decode.trained_model import Calibration
+from speech3.decode.tune import tune_recognizer
 from speech3.errors import SettingError
 from speech3.hmm import Segment
 from speech3.runtime import read_json

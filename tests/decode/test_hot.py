@@ -13,8 +13,7 @@ from speech3.decode import search
 from speech3.decode.beam_search import BeamSearch, Lattice, search_graph
 from speech3.decode.grammar import join_words
 from speech3.decode.graph import build_graph, load_graph
-from speech3.decode.hot_words import BOOST, parse_hot, read_hot, with_hot_words
-from speech3.decode.phrases import automaton, best_path, with_phrases
+from speech3.decode.hot_words import BOOST, automaton, best_path, parse_hot, read_hot, with_hot_words, with_phrases
 from speech3.errors import DataError, FormatError, Speech3Error
 from speech3.io.fst import ARC, Fst
 

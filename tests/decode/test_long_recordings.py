@@ -9,9 +9,8 @@ import soundfile
 from hypothesis import example, given, settings, strategies as st
 from whistles import RATE_HZ, whistled
 
-from speech3.decode.apply import transcribe
 from speech3.decode.output import LONG_S, Cut, cut_at_pauses
-from speech3.decode.recognizer import load_recognizer
+from speech3.decode.recognizer import load_recognizer, transcribe
 from speech3.errors import DataError, Speech3Error
 
 HZ = 1000
@@ -109,9 +108,9 @@ def test_a_long_recording(model: Path, tmp_path: Path, long_S: np.ndarray) -> No
 def test_a_piece_that_cannot_be_recognised_is_left_out(
     model: Path, long_S: np.ndarray, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from speech3.decode import apply
+    from speech3.decode import recognizer as module
 
-    recognizer, features_of, calls = load_recognizer(model), apply._features_of, []
+    recognizer, features_of, calls = load_recognizer(model), module._features_of, []
 
     def sometimes(*arguments: object) -> np.ndarray:
         calls.append(arguments[1])
@@ -120,7 +119,7 @@ def test_a_piece_that_cannot_be_recognised_is_left_out(
         return features_of(*arguments)  # type: ignore[arg-type]
 
     broken = False
-    monkeypatch.setattr(apply, "_features_of", sometimes)
+    monkeypatch.setattr(module, "_features_of", sometimes)
     result = recognizer.transcribe(long_S, RATE_HZ)
     assert 30 <= len(result.words) < 80 and len(calls) >= 4
     assert f"left out: {calls[1]}: no" in capsys.readouterr().err.replace("\n", " ")

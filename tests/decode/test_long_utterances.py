@@ -9,9 +9,8 @@ from whistles import RATE_HZ, whistled
 
 from speech3.data import audio
 from speech3.data.datadir import DataDir, Utterance, read_datadir
-from speech3.decode.apply import transcribe
 from speech3.decode.output import WHOLE_S, UtteranceParts, cut_long_utterances
-from speech3.decode.recognizer import load_recognizer
+from speech3.decode.recognizer import load_recognizer, transcribe
 from speech3.errors import DataError
 from speech3.hmm.alignment.times import read_ctm
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from whistles import RATE_HZ, whistled
 
-from speech3.decode.hot_words import replace_graph
-from speech3.decode.new_graph import GraphSources, make_graph
+from speech3.decode.new_graph import GraphSources, make_graph, replace_graph
 from speech3.decode.recognizer import Recognizer, load_recognizer
 from speech3.errors import Speech3Error
 from speech3.hmm import load_hmm

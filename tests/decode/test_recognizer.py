@@ -15,13 +15,14 @@ from whistles import FEATURES, HMM, RATE_HZ, SAID, SETTINGS, features_of_file, s
 
 from speech3.config import DecodeConfig
 from speech3.corpora import read_speech
-from speech3.decode.apply import features_for, say_skipped, transcribe
+from speech3.decode.apply import features_for, say_skipped
 from speech3.decode.graph import build_graph
-from speech3.decode.hot_words import replace_graph
+from speech3.decode.new_graph import replace_graph
 from speech3.decode.output import aligned_words, write_decoding
-from speech3.decode.recognizer import load_recognizer, load_tuning, tune_recognizer
+from speech3.decode.recognizer import load_recognizer, transcribe
 from speech3.decode.search import Decoding, Hypothesis
 from speech3.decode.trained_model import NetworkScorer, load_settings
+from speech3.decode.tune import load_tuning, tune_recognizer
 from speech3.errors import MismatchError, MissingError, SettingError, Speech3Error
 from speech3.features import extract
 from speech3.hmm import train

@@ -24,7 +24,7 @@ from speech3.decode.speaker_passes import (
     with_known,
     write_speakers,
 )
-from speech3.decode.tune import DecodeSettings
+from speech3.decode.trained_model import DecodeSettings
 from speech3.errors import OccupiedError, Speech3Error
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm

@@ -13,9 +13,10 @@ from speech3.config import DecodeConfig
 from speech3.data.datadir import read_datadir
 from speech3.decode import speaker_passes
 from speech3.decode.align import find_alignment
-from speech3.decode.apply import features_for, transcribe
-from speech3.decode.recognizer import Recognizer, load_recognizer, tune_passes
+from speech3.decode.apply import features_for
+from speech3.decode.recognizer import Recognizer, load_recognizer, transcribe
 from speech3.decode.speaker_passes import KnownSpeakers, read_speakers
+from speech3.decode.tune import tune_passes
 from speech3.errors import Speech3Error
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.sat import ADAPTED, PRIOR, save_projection

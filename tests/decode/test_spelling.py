@@ -15,15 +15,13 @@ import toys
 from whistles import HMM, RATE_HZ, features_of_file, whistled
 
 from speech3.config import DecodeConfig
-from speech3.decode.apply import transcribe
 from speech3.decode.grammar import Spelling, read_spelling, spelling_with
 from speech3.decode.graph import build_graph, load_graph
-from speech3.decode.hot_words import replace_graph
 from speech3.decode.lattice_composition import cheapest_cost, of_grammar
 from speech3.decode.lattice_directory import WantedResults, decode_latticed, open_lattices
 from speech3.decode.lattice_paths import nbest
-from speech3.decode.new_graph import GraphSources, make_graph
-from speech3.decode.recognizer import load_recognizer
+from speech3.decode.new_graph import GraphSources, make_graph, replace_graph
+from speech3.decode.recognizer import load_recognizer, transcribe
 from speech3.decode.rescoring import RescoreOptions, rescore
 from speech3.decode.search import decode
 from speech3.errors import MismatchError

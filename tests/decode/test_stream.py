@@ -45,6 +45,15 @@ def spoken(*parts: tuple[tuple[str, float], ...]) -> np.ndarray:
     return whistled(*(segment for part in parts for segment in part))
 
 
+def test_words_of_unknown_confidence_are_kept(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a finished recording: where a lattice is too large for confidences, none of them is known to be low."""
+    monkeypatch.setattr(streaming, "confidences_in", lambda *_: None)
+    words, segments = next(iter(SAID.values()))
+    recognizer = load_recognizer(plain).with_min_confidence(0.5)
+    _, _, last = fed(recognizer.stream(RATE_HZ), whistled(*segments), 400)
+    assert tuple(last.text.split()) == words and {word.confidence for word in last.words} == {None}
+
+
 @pytest.mark.parametrize("kind", ["gmm", "network"])
 @pytest.mark.parametrize("name", SAID)
 def test_words_and_times_are_those_of_offline(plain: Path, tmp_path: Path, kind: str, name: str) -> None:
@@ -232,7 +241,7 @@ def test_models_that_cannot_follow_a_stream(model: Path) -> None:
 def test_an_exported_network(model: Path, tmp_path: Path, keys: dict[str, Any]) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    from speech3.decode.model_export import export
+    from speech3.decode.exchange import export
     from speech3.decode.online_scores import online_network
 
     save_network(model, **keys)
@@ -247,7 +256,7 @@ def test_an_exported_network(model: Path, tmp_path: Path, keys: dict[str, Any]) 
 def test_an_exported_bidirectional_network(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    from speech3.decode.model_export import export
+    from speech3.decode.exchange import export
 
     save_network(model, family="lstm", layers=1, cells=4, bidirectional=True)
     export(model, tmp_path / "x.onnx", int8=False)

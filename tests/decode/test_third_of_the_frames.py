@@ -14,11 +14,11 @@ from speech3.config import DecodeConfig, ModelConfig
 from speech3.corpora.tiers import read_textgrid
 from speech3.data.datadir import read_datadir
 from speech3.decode.align import align_datadir
-from speech3.decode.apply import features_for, transcribe, write_loglikes
+from speech3.decode.apply import features_for, write_loglikes
 from speech3.decode.graph import build_graph
-from speech3.decode.recognizer import load_recognizer, tune_recognizer
-from speech3.decode.trained_model import LARGEST_PSEUDO, NetworkScorer
-from speech3.decode.tune import DecodeSettings
+from speech3.decode.recognizer import load_recognizer, transcribe
+from speech3.decode.trained_model import LARGEST_PSEUDO, DecodeSettings, NetworkScorer
+from speech3.decode.tune import tune_recognizer
 from speech3.errors import MismatchError
 from speech3.hmm.alignment.times import frame_clock, read_ctm
 from speech3.hmm.gmm import load_gmm

@@ -13,8 +13,8 @@ from whistles import FEATURES, HMM, SAID, gaussians_to_network, write_network
 from speech3.cli.recognise import decode
 from speech3.config import ModelConfig
 from speech3.data.datadir import read_datadir
+from speech3.decode.apply import SideBySide, same_features, with_mean_scores
 from speech3.decode.recognizer import load_recognizer
-from speech3.decode.score_fusion import SideBySide, same_features, with_mean_scores
 from speech3.errors import Speech3Error
 from speech3.features.extraction import extract
 from speech3.hmm.model import FIRST_AND_LOOP, Hmm, monophone_tree

@@ -16,9 +16,8 @@ from whistles import RATE_HZ, SAID, features_of_file, whistled
 
 from speech3.cli.recognise import transcribe
 from speech3.corpora.tiers import read_textgrid
-from speech3.decode.apply import _best_pairs
 from speech3.decode.lattice_directory import WantedResults, decode_latticed, open_lattices
-from speech3.decode.recognizer import Recognizer
+from speech3.decode.recognizer import Recognizer, _best_pairs
 from speech3.decode.trained_model import Alternative
 from speech3.errors import SettingError, Speech3Error
 

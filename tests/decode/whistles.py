@@ -10,10 +10,9 @@ import yaml
 
 from speech3.config import FeatureConfig, ModelConfig
 from speech3.data import audio
-from speech3.decode.apply import features_of_samples
 from speech3.decode.graph import build_graph
-from speech3.decode.recognizer import Recognizer
-from speech3.decode.tune import DecodeSettings
+from speech3.decode.recognizer import Recognizer, features_of_samples
+from speech3.decode.trained_model import DecodeSettings
 from speech3.hmm.gmm import Gmm, load_gmm
 from speech3.io.checkpoint import save_tensors
 from speech3.language.lexicon import Lexicon, Pronunciation

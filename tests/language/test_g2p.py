@@ -12,7 +12,7 @@ import pytest
 import toys
 from typer.testing import CliRunner
 
-from speech3.cli.g2p import verbs
+from speech3.cli.language import g2p_verbs as verbs
 from speech3.errors import Speech3Error
 from speech3.hmm.alignment.oov import NONE, by_lexicon
 from speech3.language import g2p, g2p as g2p_kept, graphones

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from speech3.data.datadir import DataDir, Utterance, write_datadir
-from speech3.decode.tune import Calibration, Tuning, TuningPoint
+from speech3.decode.trained_model import Calibration
+from speech3.decode.tune import Tuning, TuningPoint
 from speech3.recipe import evaluation
 from speech3.recipe.experiment import Experiment, open_experiment
 from speech3.runtime.files import read_json, write_json, write_text

@@ -12,8 +12,7 @@ from sounds import RATE_HZ, tone
 from speech3.data import audio
 from speech3.data.datadir import DataDir, Utterance, read_datadir, write_datadir
 from speech3.decode import tune
-from speech3.decode.filler import phone_filler, with_filler, with_silence
-from speech3.decode.grammar import from_arpa, join_words, one_word_grammar
+from speech3.decode.grammar import from_arpa, join_words, one_word_grammar, phone_filler, with_filler, with_silence
 from speech3.decode.search import Hypothesis
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error
 from speech3.hmm.model import THREE_STATES, Hmm, monophone_tree

@@ -5,7 +5,7 @@ What is matched are words or phones, and the names of two sets of recordings.
 Differences teach the conventions of a user who has corrected some recordings. Where a boundary lies between two phones
 is partly a convention: at the burst of a stop or after its aspiration, at the end of voicing or of audible friction.
 The median difference between aligned and corrected boundaries is estimated for each pair of phone classes
-(`speech3.data.broad_classes`), drawn towards zero where there are few, and subtracted from all boundaries of that pair.
+(`speech3.data.phones`), drawn towards zero where there are few, and subtracted from all boundaries of that pair.
 Such differences hold within a corpus; measured across corpora they do harm, so they are estimated anew for every user,
 and what they gain is measured with each recording left out of the estimate in turn.
 
