@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,21 @@ def test_without_a_directory_our_own_speech_is_shuffled(experiment: Callable[...
     e = experiment("negatives={}", "negatives.share=4")
     make_negatives(e)
     kinds = {key.split("-")[2] for key in read_datadir(e.data(e.train)).utterances if key.startswith("neg-")}
-    assert kinds == {"noise", "shuffled", "tones", "babble", "silence"}
+    assert kinds == {"noise", "shuffled", "tones", "babble", "silence", "two"}
+
+
+def test_two_sounds_in_one_negative_have_the_words_of_both(
+    experiment: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    keys = [f"o{number}" for number in range(12)]
+    write_tones(tmp_path / "others", dict.fromkeys(keys, "hello"), RATE_HZ, dict.fromkeys(keys, 500.0))
+    e = experiment(f"negatives={tmp_path / 'others'}", "negatives.share=10")
+    make_data(e)
+    data = read_datadir(e.data(e.train))
+    texts = [(each.text or "").split() for key, each in data.utterances.items() if key.endswith("two")]
+    changes = [sum(a != b for a, b in pairwise(words)) for words in texts]
+    assert len(texts) == 5 and max(changes) == 1, "one sound follows the other"
+    assert all(words.count("<noise>") <= 2 for words in texts)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Negative utterances, in which nobody says a word of the domain: from them a model learns when to be silent.
 
 They are silence, room noise, tones, other speech cut into pieces, babble of it, and the corpus's own speech in shuffled
-pieces, half of them reversed. Their words are symbols: `NOISE`, and `OTHER_SPEECH` for each 0.4 s of speech. A model
+pieces, half of them reversed; in some, two of these follow each other. Their words are symbols: `NOISE`, and `OTHER_SPEECH` for each 0.4 s of speech. A model
 has a phone for each of the two, as Kaldi's recipes have NSN and SPN.
 
 Axes: N samples.
@@ -21,7 +21,9 @@ from speech3.errors import DataError, Speech3Error
 from speech3.runtime import progress, say
 
 # Drawn in turn, so that the shares are the same in every corpus.
-_KINDS = ("other", "noise", "shuffled", "other", "tones", "babble", "other", "silence")
+_KINDS = ("other", "noise", "shuffled", "tones", "two", "other", "babble", "tones", "silence", "two")
+_PARTS = ("other", "noise", "tones", "babble", "silence")  # of "two"
+_SPEECH = ("other", "shuffled", "babble")
 _LENGTHS_S = (1.0, 6.0)
 NEGATIVE_S = 3.5  # mean length
 _WORD_S = 0.4  # of speech, for each word in the transcript
@@ -29,6 +31,8 @@ _PIECES_S = (0.06, 0.2)  # of shuffled speech: about a phone, shorter than most 
 _FADE_S = 0.005  # at the ends of these pieces
 _VOICES = 4
 _SPEECH_DB = (-20.0, 0.0)  # by which other speech is made softer
+_BABBLE_DB = (-45.0, -15.0)
+_MOST_NOTES = 3  # of a chord
 _HELD_OUT = 10  # one speaker of this many
 _TRIES = 20  # attempts to draw a recording that can be read
 _TASK = "negatives"
@@ -71,7 +75,7 @@ def negatives(
         kind = replaced.get(kind, kind)
         for left in reversed(range(_TRIES)):
             try:
-                wave_N = _sound(kind, others, own, sample_rate_hz, rng)
+                parts = _sounds(kind, others, own, sample_rate_hz, rng)
                 break
             except Speech3Error as error:
                 if str(error) not in unreadable:
@@ -79,9 +83,13 @@ def negatives(
                 unreadable.add(str(error))
                 if not left:
                     raise
-        spoken = kind in ("other", "shuffled", "babble")
-        words = max(1, round(len(wave_N) / sample_rate_hz / _WORD_S)) if spoken else 1
-        yield kind, " ".join([OTHER_SPEECH if spoken else NOISE] * words), wave_N.clip(-1, 1).astype(np.float32)
+        words = [word for part, wave_N in parts for word in _words(part, len(wave_N) / sample_rate_hz)]
+        wave_N = np.concatenate([wave_N for _, wave_N in parts])
+        yield kind, " ".join(words), wave_N.clip(-1, 1).astype(np.float32)
+
+
+def _words(kind: str, length_s: float) -> list[str]:
+    return [OTHER_SPEECH] * max(1, round(length_s / _WORD_S)) if kind in _SPEECH else [NOISE]
 
 
 def separate_speakers(sounds: Sequence[Sound]) -> tuple[list[Sound], list[Sound]]:
@@ -97,10 +105,20 @@ def separate_speakers(sounds: Sequence[Sound]) -> tuple[list[Sound], list[Sound]
     return parts[0] or list(sounds), parts[1]
 
 
-def _sound(
+def _sounds(
     kind: str, others: Sequence[Sound], own: Sequence[Sound], rate_hz: int, rng: np.random.Generator
-) -> np.ndarray:
+) -> list[tuple[str, np.ndarray]]:
+    """Kind and samples of the parts of a negative, of which "two" has two."""
     count = round(rng.uniform(*_LENGTHS_S) * rate_hz)
+    if kind != "two":
+        return [(kind, _sound(kind, count, others, own, rate_hz, rng))]
+    kinds = rng.choice(_PARTS, 2, replace=False)
+    return [(str(part), _sound(str(part), max(count // 2, 1), others, own, rate_hz, rng)) for part in kinds]
+
+
+def _sound(
+    kind: str, count: int, others: Sequence[Sound], own: Sequence[Sound], rate_hz: int, rng: np.random.Generator
+) -> np.ndarray:
     if kind == "silence":
         return rng.standard_normal(count) * 10 ** (rng.uniform(-110, -80) / 20)
     if kind == "noise":
@@ -109,7 +127,7 @@ def _sound(
     if kind == "tones":
         return _at(tones(count, rate_hz, rng), rng.uniform(-60, -15)) + rng.standard_normal(count) * 1e-4
     if kind == "babble":
-        return _at(babble([_speech(others, own, count, rate_hz, rng) for _ in range(_VOICES)], count, rng), -30)
+        return _at(babble([_speech(others, own, count, rate_hz, rng) for _ in range(_VOICES)], count, rng), rng.uniform(*_BABBLE_DB))
     speech_N = _speech(others if kind == "other" else (), own, count, rate_hz, rng)
     return speech_N * 10 ** (rng.uniform(*_SPEECH_DB) / 20)
 
@@ -138,18 +156,19 @@ def shuffled(speech_N: np.ndarray, sample_rate_hz: int, rng: np.random.Generator
 
 
 def tones(count: int, sample_rate_hz: int, rng: np.random.Generator) -> np.ndarray:
-    """Tones (N,) float64 of up to twelve harmonics that begin at random times and swell or decay, like music."""
+    """Notes and chords (N,) float64 of up to twelve harmonics that begin at random times and swell or decay."""
     sound_N, begin = np.zeros(count), 0
     while begin < count:
         length = min(round(rng.uniform(0.1, 1.0) * sample_rate_hz), count - begin)
         time_N = np.arange(length) / sample_rate_hz
         shape_N = np.hanning(length) if rng.random() < 0.5 else np.exp(-time_N * rng.uniform(1, 10))
-        pitch_hz = 60 * 25 ** rng.uniform()
-        for harmonic in range(1, int(rng.integers(2, 13))):
-            if harmonic * pitch_hz < sample_rate_hz / 2:
-                strength, phase = rng.uniform(0.2, 1) / harmonic, rng.uniform(0, 2 * np.pi)
-                angle_N = 2 * np.pi * harmonic * pitch_hz * time_N + phase
-                sound_N[begin : begin + length] += strength * shape_N * np.sin(angle_N)
+        for _ in range(int(rng.integers(1, _MOST_NOTES + 1))):
+            pitch_hz = 60 * 25 ** rng.uniform()
+            for harmonic in range(1, int(rng.integers(2, 13))):
+                if harmonic * pitch_hz < sample_rate_hz / 2:
+                    strength, phase = rng.uniform(0.2, 1) / harmonic, rng.uniform(0, 2 * np.pi)
+                    angle_N = 2 * np.pi * harmonic * pitch_hz * time_N + phase
+                    sound_N[begin : begin + length] += strength * shape_N * np.sin(angle_N)
         begin += round(rng.uniform(0.1, 0.6) * sample_rate_hz)
     return sound_N
 
