@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from speech3.config import CodecConfig, SimulationConfig, TrainingConfig
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import OneWorker, Synchronous, Times
+from speech3.engine.backends.one_process import OneWorker, Simulated, Synchronous, Times
 from speech3.engine.interface import USED, Backend, BuildOn, Progress, Rate, WorkerParts
 from speech3.engine.papers.sandblaster import Sandblaster
 from speech3.engine.papers.sandblaster_workers import Virtual
@@ -91,7 +90,7 @@ def open_backends(
             processes = partial(Processes, build, device=training.device)
             return one, Sandblaster(processes, another, training.lbfgs, workers=training.workers)
         case "cluster":
-            from speech3.engine.backends.cluster.coordinator import Cluster
+            from speech3.engine.backends.cluster import Cluster
 
             return one, Cluster(build, another, training.server, **here, address=training.cluster.address)
         case "ddp":

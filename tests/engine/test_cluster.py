@@ -27,8 +27,8 @@ ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install sp
 
 from ray.cluster_utils import Cluster as Nodes  # noqa: E402
 
-from speech3.engine.backends.cluster import actors as messages, coordinator as cluster_module  # noqa: E402
-from speech3.engine.backends.cluster.coordinator import Cluster  # noqa: E402
+from speech3.engine.backends import cluster as cluster_module, cluster_actors as messages  # noqa: E402
+from speech3.engine.backends.cluster import Cluster  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

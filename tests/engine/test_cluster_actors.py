@@ -12,9 +12,8 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.backends.one_process import Simulated, Times
 from speech3.engine.backends.processes import Clock
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten, partition_bounds
 from speech3.engine.interface import REFUSED, STALE, USED, WAITING, Rate, ShardReport
 from speech3.engine.pool import MinibatchStates
@@ -22,8 +21,14 @@ from speech3.errors import MachineError
 
 ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
 
-from speech3.engine.backends.cluster import actors as actors_module  # noqa: E402 - imports ray
-from speech3.engine.backends.cluster.actors import (  # noqa: E402
+from speech3.engine.backends import cluster_actors as actors_module  # noqa: E402 - imports ray
+from speech3.engine.backends.cluster import (  # noqa: E402
+    Cluster,
+    ServerCopy,
+    ShardHandle,
+    check,
+)
+from speech3.engine.backends.cluster_actors import (  # noqa: E402
     Order,
     PartitionActor,
     PartitionReport,
@@ -33,8 +38,6 @@ from speech3.engine.backends.cluster.actors import (  # noqa: E402
     facts_of,
     plans_of,
 )
-from speech3.engine.backends.cluster.coordinator import Cluster, ServerCopy, ShardHandle  # noqa: E402
-from speech3.engine.backends.cluster.remote import check  # noqa: E402
 
 BATCHES = tiny.Batches(24)
 RATE = Rate(0.3, 1, len(BATCHES), warmup=0.5)

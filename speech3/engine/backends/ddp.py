@@ -36,8 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from speech3.config import CodecConfig
 from speech3.engine.backends.processes import LOOK_S, Clock, Failed, Task, Unkillable, Workers, patience_s
-from speech3.engine.codecs.codec import key_of
-from speech3.engine.codecs.mean import Exchange, SharedCodes, mean_of_codes
+from speech3.engine.codecs import key_of
 from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged, Step, clip, device_for, loss_of, stacked_scalars
 from speech3.engine.interface import (
@@ -54,6 +53,7 @@ from speech3.engine.interface import (
     turns,
 )
 from speech3.engine.optimizers import SLOTS, STATE, AdamW, Sgd, optimizer_of
+from speech3.engine.papers.terngrad import Exchange, SharedCodes, mean_of_codes
 from speech3.errors import MachineError, Speech3Error
 from speech3.runtime import end_processes, worker_context
 

@@ -32,7 +32,7 @@ from torch import Tensor
 
 import speech3
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.codecs.codec import Codec, warm_up
+from speech3.engine.codecs import Codec, warm_up
 from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.gradient import Step
 from speech3.engine.interface import USED, WAITING, BuildOn, Rate, Rows, ShardReport, WorkerParts, each_tensor
