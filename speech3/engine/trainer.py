@@ -43,9 +43,15 @@ def times_of(simulation: SimulationConfig, workers: int) -> Times:
     """The times on the virtual clock of `workers` workers; `compute_s` and `sync_s` must be set."""
     compute_s, sync_s = simulation.compute_s, simulation.sync_s
     assert compute_s is not None and sync_s is not None
-    times = Times(compute_s if isinstance(compute_s, tuple) else (compute_s,) * workers, sync_s, simulation.jitter)
-    network: dict[str, Any] = {"bandwidth": simulation.bandwidth or math.inf, "latency_s": simulation.latency_s}
-    return replace(times, failures=simulation.failures, restart_s=simulation.restart_s, **network)
+    return Times(
+        compute_s if isinstance(compute_s, tuple) else (compute_s,) * workers,
+        sync_s,
+        simulation.jitter,
+        failures=simulation.failures,
+        restart_s=simulation.restart_s,
+        bandwidth=simulation.bandwidth or math.inf,
+        latency_s=simulation.latency_s,
+    )
 
 
 def open_backends(

@@ -3,6 +3,7 @@
 import pickle
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -311,3 +312,16 @@ def test_facts_differ_by_model_and_by_minibatches():
     there = replace(facts(tiny.Build(BATCHES), width=3), node="10.0.0.7")
     with pytest.raises(MachineError, match=r"shard 1 on node 10\.0\.0\.7 differs from the others"):
         check("shard 1", there, one)
+
+
+def test_the_digest_is_of_every_file_of_the_engine(monkeypatch):
+    """A node with another `server.py` must not join, whatever its file of the backend is."""
+    read, noted = Path.read_bytes, set()
+
+    def noting(path):
+        noted.add(path.name)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noting)
+    actors_module._engine_digest.__wrapped__()
+    assert noted >= {"cluster_actors.py", "server.py", "shard.py", "codecs.py", "terngrad.py"}

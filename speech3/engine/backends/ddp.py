@@ -3,7 +3,7 @@
 Each of N processes wraps its copy of the model in `torch.nn.parallel.DistributedDataParallel` (Li et al. 2020, "PyTorch
 Distributed"), with gloo on CPUs and NCCL on GPUs. In each step every process computes one minibatch, and all copies are
 updated with the mean gradient, to which gradient clipping applies. Gradients may be sent as ternary codes
-(`codecs.mean`).
+(`papers/terngrad.py`).
 
 There is no server, so a process that dies ends the run, which can be resumed from its last checkpoint. A process that
 hangs would block all others, so a watchdog (`Deadline`) stops the run. On a GPU, results stay on the device until the
@@ -62,7 +62,6 @@ _FIRST_REPORT = 1  # steps before the first report of an epoch, when it is not k
 _REPORT_MS = 1000  # aimed at between two reports
 _SNAPSHOT_S = 5.0  # between two copies of the parameters in the first process's reports, for checkpoints in an epoch
 _RENDEZVOUS = timedelta(minutes=5)  # also for collectives; the coordinator's watchdog usually acts earlier
-_STEPS, _SINCE = range(2)
 _RESUME = ", which stopped training: run it again (`speech3 train` resumes from the last checkpoint)"
 
 
@@ -82,7 +81,7 @@ class Member:
     def began(self) -> None:
         """Write a heartbeat: a half step begins (draw a minibatch and compute its loss; or exchange gradients)."""
         heartbeats_N2 = np.frombuffer(self.heartbeats).reshape(-1, 2)
-        heartbeats_N2[self.rank] = heartbeats_N2[self.rank, _STEPS] + 1, time.monotonic()
+        heartbeats_N2[self.rank] = heartbeats_N2[self.rank, 0] + 1, time.monotonic()
 
 
 class ModelWithLoss(nn.Module):
