@@ -302,9 +302,8 @@ class Conclusion:
     # Number of steps from one point to the next in which the gain changes by more than `LEVEL` of the smaller gain.
     steps: int
     level: int  # number of the other steps, which are no evidence for or against the claim
-    against: tuple[
-        tuple[ThroughputPoint, ThroughputPoint], ...
-    ]  # the pairs of points, among `steps`, that contradict the claim
+    # The pairs of points, among `steps`, that contradict the claim.
+    against: tuple[tuple[ThroughputPoint, ThroughputPoint], ...]
 
 
 _Same = Callable[[ThroughputPoint], tuple[Any, ...]]  # what two points must have in common
