@@ -112,8 +112,7 @@ def throughput_kept(restart_s: float, dice: random.Random) -> float:
     import tiny
 
     from speech3.config import AsgdConfig
-    from speech3.engine.backends.simulated import Simulated
-    from speech3.engine.backends.synchronous import Times
+    from speech3.engine.backends.one_process import Simulated, Times
     from speech3.engine.flat import flatten
 
     batches = tiny.Batches(round(SHARDS * MINUTES * 60 / MINIBATCH_S))

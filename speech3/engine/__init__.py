@@ -16,10 +16,8 @@ from speech3.errors import check_platform
 from speech3.runtime.door import door, names_of
 
 if TYPE_CHECKING:
+    from speech3.engine.backends.one_process import OneWorker as OneWorker, Times as Times, measure as measure
     from speech3.engine.backends.processes import Unkillable as Unkillable
-    from speech3.engine.backends.simulated import measure as measure
-    from speech3.engine.backends.synchronous import OneWorker as OneWorker, Times as Times
-    from speech3.engine.codecs.mean import check_levels as check_levels
     from speech3.engine.fitting.fit import fit as fit
     from speech3.engine.fitting.results import (
         EpochResult as EpochResult,
@@ -42,11 +40,12 @@ if TYPE_CHECKING:
         WorkerParts as WorkerParts,
         shares as shares,
     )
-    from speech3.engine.papers.throughput import (
+    from speech3.engine.papers.terngrad import (
         LEVEL as LEVEL,
         Conclusion as Conclusion,
         Costs as Costs,
         ThroughputPoint as ThroughputPoint,
+        check_levels as check_levels,
         conclusions as conclusions,
         measure_costs as measure_costs,
         throughputs as throughputs,

@@ -35,6 +35,7 @@ from speech3.engine.interface import (
     each_tensor,
     minibatch_seed,
     seed_generators,
+    tensors,
 )
 from speech3.errors import MachineError, SettingError, Speech3Error
 
@@ -372,17 +373,6 @@ def capture(work: Callable[[], Results], device: torch.device, pool: Any = None)
         return results
 
     return replay
-
-
-def tensors(values: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    each_tensor(values, note)
-    return found
 
 
 def described(values: Any) -> Hashable:

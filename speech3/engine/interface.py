@@ -331,3 +331,15 @@ def each_tensor(values: Any, change: Callable[[Tensor], Any]) -> Any:
         case tuple() | list():
             return type(values)(each_tensor(value, change) for value in values)
     return values
+
+
+def tensors(values: Any) -> list[Tensor]:
+    """Every tensor in nested values, in the order of `each_tensor`."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    each_tensor(values, note)
+    return found

@@ -71,11 +71,6 @@ class ServerMemory:
     # that began (`backends/processes.py`).
     shards_N: np.ndarray
 
-    @classmethod
-    def of(cls, arrays: dict[str, np.ndarray]) -> "ServerMemory":
-        states = MinibatchStates(**{name: arrays[name] for name in STATE_ARRAYS})
-        return cls(**{name: array for name, array in arrays.items() if name not in STATE_ARRAYS}, states=states)
-
 
 def memory_layout(own: Flat, config: AsgdConfig, workers: int, minibatches: int) -> MemoryLayout:
     """Type and shape of the server's arrays for a model like `own`; on a GPU, its state is not among them."""
@@ -109,7 +104,8 @@ def memory_over(layout: MemoryLayout, block: object) -> ServerMemory:
         count = int(np.prod(shape))
         arrays[name] = np.frombuffer(block, dtype, count, offset).reshape(shape)  # type: ignore[call-overload]
         offset += _aligned(count * np.dtype(dtype).itemsize)
-    return ServerMemory.of(arrays)
+    states = MinibatchStates(**{name: arrays.pop(name) for name in STATE_ARRAYS})
+    return ServerMemory(**arrays, states=states)
 
 
 def memory_bytes(layout: MemoryLayout) -> int:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.codecs.codec import Codec, Sender, key_of, make_codec, warm_up
+from speech3.engine.codecs import Codec, Sender, key_of, make_codec, warm_up
 from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.gradient import Step, gradient
 from speech3.engine.interface import Rate, WorkerParts, ahead_of, position

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from speech3.config import CodecConfig, SimulationConfig, TrainingConfig
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import OneWorker, Synchronous, Times
+from speech3.engine.backends.one_process import OneWorker, Simulated, Synchronous, Times
 from speech3.engine.interface import USED, Backend, BuildOn, Progress, Rate, WorkerParts
 from speech3.engine.papers.sandblaster import Sandblaster
 from speech3.engine.papers.sandblaster_workers import Virtual
@@ -44,9 +43,15 @@ def times_of(simulation: SimulationConfig, workers: int) -> Times:
     """The times on the virtual clock of `workers` workers; `compute_s` and `sync_s` must be set."""
     compute_s, sync_s = simulation.compute_s, simulation.sync_s
     assert compute_s is not None and sync_s is not None
-    times = Times(compute_s if isinstance(compute_s, tuple) else (compute_s,) * workers, sync_s, simulation.jitter)
-    network: dict[str, Any] = {"bandwidth": simulation.bandwidth or math.inf, "latency_s": simulation.latency_s}
-    return replace(times, failures=simulation.failures, restart_s=simulation.restart_s, **network)
+    return Times(
+        compute_s if isinstance(compute_s, tuple) else (compute_s,) * workers,
+        sync_s,
+        simulation.jitter,
+        failures=simulation.failures,
+        restart_s=simulation.restart_s,
+        bandwidth=simulation.bandwidth or math.inf,
+        latency_s=simulation.latency_s,
+    )
 
 
 def open_backends(
@@ -91,7 +96,7 @@ def open_backends(
             processes = partial(Processes, build, device=training.device)
             return one, Sandblaster(processes, another, training.lbfgs, workers=training.workers)
         case "cluster":
-            from speech3.engine.backends.cluster.coordinator import Cluster
+            from speech3.engine.backends.cluster import Cluster
 
             return one, Cluster(build, another, training.server, **here, address=training.cluster.address)
         case "ddp":

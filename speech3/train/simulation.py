@@ -4,7 +4,7 @@ Every row, including the baseline, uses its own best learning rate; otherwise a 
 be a comparison of learning rates. Each run has an ordinary run directory, so a killed simulation can be resumed.
 
 `throughput` trains nothing: it predicts the frames per second of 1 to hundreds of workers with float32 and with ternary
-gradients from measured times (`speech3.engine.papers.throughput`).
+gradients from measured times (`speech3.engine.papers.terngrad`).
 """
 
 import copy
@@ -364,7 +364,7 @@ class Throughput:
 def throughput(
     config: TrainConfig, workers: Sequence[int], gigabits: Sequence[float], models: Sequence[str] = ()
 ) -> Throughput:
-    """Measure networks on the config's frames and device, and apply the model of `speech3.engine.papers.throughput`.
+    """Measure networks on the config's frames and device, and apply the model of `speech3.engine.papers.terngrad`.
 
     The keys of the config's codec are used for the ternary code, whatever its kind, and `simulation.latency_s`.
     `gigabits`: bandwidths of each worker's link, in Gbit/s.

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from speech3.config import DnnConfig
-from speech3.engine.codecs.codec import Ternary, as_floats, layout
-from speech3.engine.codecs.mean import encode_levels
+from speech3.engine.codecs import Ternary, as_floats, layout
 from speech3.engine.optimizers import Sgd
+from speech3.engine.papers.terngrad import encode_levels
 from speech3.models import build
 from speech3.models.base import cross_entropy
 from speech3.models.layers import gemm_library

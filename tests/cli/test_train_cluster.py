@@ -31,7 +31,7 @@ def _run(conf, out, *options):
 def test_with_a_ray_of_its_own(conf, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
     monkeypatch.setattr(
-        "speech3.engine.backends.cluster.actors._engine_digest", lambda: ""
+        "speech3.engine.backends.cluster_actors._engine_digest", lambda: ""
     )  # it may be edited meanwhile
     result = _run(conf, tmp_path / "out")
     assert result.exit_code == 0, result.exception

@@ -16,8 +16,7 @@ import tiny
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import Times
+from speech3.engine.backends.one_process import Simulated, Times
 from speech3.engine.interface import Rate, WorkerParts
 from speech3.engine.server import Partition, Server
 from speech3.engine.shard import Compute, Draw, Request, Shard, Sync

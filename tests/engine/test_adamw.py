@@ -8,8 +8,7 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import OneWorker, Times
+from speech3.engine.backends.one_process import OneWorker, Simulated, Times
 from speech3.engine.interface import USED, Rate
 from speech3.engine.optimizers import AdamW
 

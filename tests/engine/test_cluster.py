@@ -27,8 +27,8 @@ ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install sp
 
 from ray.cluster_utils import Cluster as Nodes  # noqa: E402
 
-from speech3.engine.backends.cluster import actors as messages, coordinator as cluster_module  # noqa: E402
-from speech3.engine.backends.cluster.coordinator import Cluster  # noqa: E402
+from speech3.engine.backends import cluster as cluster_module, cluster_actors as messages  # noqa: E402
+from speech3.engine.backends.cluster import Cluster  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -172,8 +172,8 @@ def test_run_continues_when_node_is_lost_and_another_joins(nodes, world, gate):
 
 def test_shards_without_room_end_run_and_leave_no_process(nodes, world, monkeypatch):
     """All CPUs are the other world's; then there are not enough nodes; then the other world ends."""
-    patience = cluster_module.TIMEOUT_S
-    monkeypatch.setattr(cluster_module, "TIMEOUT_S", 0.5)
+    patience = cluster_module.ROOM_S
+    monkeypatch.setattr(cluster_module, "ROOM_S", 0.5)
     with pytest.raises(MachineError, match=r"no Ray node had room for a shard .* the cluster"):
         Cluster(BUILD, BUILD(), CONFIG, workers=1)
     with pytest.raises(MachineError, match=r"training\.workers=3"):
@@ -184,7 +184,7 @@ def test_shards_without_room_end_run_and_leave_no_process(nodes, world, monkeypa
     assert all(map(tiny.state, pids))
     world.close()
     tiny.until(lambda: not any(map(tiny.state, pids)))
-    monkeypatch.setattr(cluster_module, "TIMEOUT_S", patience)
+    monkeypatch.setattr(cluster_module, "ROOM_S", patience)
     build = tiny_cluster.Elsewhere(BATCHES, file="/data/x.frames")  # now there is room, but no such file
     with pytest.raises(Speech3Error, match=r"^shard 0 on node \S+: /data/x\.frames: no such file$"):
         Cluster(build, build(), AsgdConfig(), workers=1, address=nodes.address)

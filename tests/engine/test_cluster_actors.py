@@ -3,6 +3,7 @@
 import pickle
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -12,9 +13,8 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.backends.one_process import Simulated, Times
 from speech3.engine.backends.processes import Clock
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten, partition_bounds
 from speech3.engine.interface import REFUSED, STALE, USED, WAITING, Rate, ShardReport
 from speech3.engine.pool import MinibatchStates
@@ -22,8 +22,14 @@ from speech3.errors import MachineError
 
 ray = pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
 
-from speech3.engine.backends.cluster import actors as actors_module  # noqa: E402 - imports ray
-from speech3.engine.backends.cluster.actors import (  # noqa: E402
+from speech3.engine.backends import cluster_actors as actors_module  # noqa: E402 - imports ray
+from speech3.engine.backends.cluster import (  # noqa: E402
+    Cluster,
+    ServerCopy,
+    ShardHandle,
+    check,
+)
+from speech3.engine.backends.cluster_actors import (  # noqa: E402
     Order,
     PartitionActor,
     PartitionReport,
@@ -33,8 +39,6 @@ from speech3.engine.backends.cluster.actors import (  # noqa: E402
     facts_of,
     plans_of,
 )
-from speech3.engine.backends.cluster.coordinator import Cluster, ServerCopy, ShardHandle  # noqa: E402
-from speech3.engine.backends.cluster.remote import check  # noqa: E402
 
 BATCHES = tiny.Batches(24)
 RATE = Rate(0.3, 1, len(BATCHES), warmup=0.5)
@@ -308,3 +312,16 @@ def test_facts_differ_by_model_and_by_minibatches():
     there = replace(facts(tiny.Build(BATCHES), width=3), node="10.0.0.7")
     with pytest.raises(MachineError, match=r"shard 1 on node 10\.0\.0\.7 differs from the others"):
         check("shard 1", there, one)
+
+
+def test_the_digest_is_of_every_file_of_the_engine(monkeypatch):
+    """A node with another `server.py` must not join, whatever its file of the backend is."""
+    read, noted = Path.read_bytes, set()
+
+    def noting(path):
+        noted.add(path.name)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noting)
+    actors_module._engine_digest.__wrapped__()
+    assert noted >= {"cluster_actors.py", "server.py", "shard.py", "codecs.py", "terngrad.py"}

@@ -9,7 +9,7 @@ from speech3.errors import Speech3Error
 
 pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
 
-from speech3.engine.backends.cluster import remote as nodes
+from speech3.engine.backends import cluster as nodes
 
 
 def _listening(answer=b""):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from speech3.engine.codecs.codec import Bf16, Sender, Ternary, TopK, as_floats, key_of, layout, rows_of
+from speech3.engine.codecs import Bf16, Sender, Ternary, TopK, as_floats, key_of, layout, rows_of
 
 
 def views(*shapes, gap=0):

@@ -7,8 +7,8 @@ run as a program.
 import pytest
 import torch
 
-from speech3.engine.codecs import codec, cpu
-from speech3.engine.codecs.codec import Ternary, key_of, layout
+from speech3.engine import codecs
+from speech3.engine.codecs import Ternary, key_of, layout
 
 
 def compare(device: str, kernels) -> None:
@@ -19,11 +19,11 @@ def compare(device: str, kernels) -> None:
         tensors = list(vector.split(sizes))
         where = layout(tensors, bucket=bucket)
         limits, scales = torch.empty(2, len(where.sizes_B))
-        codec.statistics(vector, where, 2.5, limits, scales)
+        codecs.statistics(vector, where, 2.5, limits, scales)
         words, out = torch.zeros(where.words, dtype=torch.int32), vector.clone()
         key = key_of(bucket) | (1 << 31) | (1 << 62)
-        codec.pack(vector, where, limits, scales, key, words)
-        codec.add(words, where, scales, -0.5, out)
+        codecs.pack(vector, where, limits, scales, key, words)
+        codecs.add(words, where, scales, -0.5, out)
         there, starts, counts, tiles = (
             each.to(device) for each in (vector, where.starts_B, where.sizes_B, where.tiles_T5)
         )
@@ -37,7 +37,7 @@ def compare(device: str, kernels) -> None:
         assert torch.equal(found.cpu(), words)
         torch.testing.assert_close(found_out.cpu(), out, rtol=1e-6, atol=1e-7)
         sums = torch.arange(16 * where.words, dtype=torch.int16).view(16, -1) % 9 - 4
-        codec.add_sums(sums, where, scales, 0.25, out)
+        codecs.add_sums(sums, where, scales, 0.25, out)
         kernels.add_sums(sums.to(device), tiles, scales.to(device), 0.25, found_out)
         torch.testing.assert_close(found_out.cpu(), out, rtol=1e-6, atol=1e-6)
     for value in (float("nan"), float("inf"), -float("inf")):
@@ -68,7 +68,7 @@ def test_kernels_compile_for_a_gpu(kernel):
     triton = pytest.importorskip("triton", reason="no Triton: it comes with PyTorch for CUDA")
     from triton.backends.compiler import GPUTarget
 
-    from speech3.engine.codecs import cuda
+    from speech3.engine import codecs_cuda as cuda
 
     if "nvidia" not in triton.backends.backends:
         pytest.skip("this Triton compiles for no GPU of NVIDIA's")
@@ -82,7 +82,7 @@ def test_kernels_compile_for_a_gpu(kernel):
 def test_no_key_has_a_kernel_of_its_own():
     """Nor is 1 made a constant, for which `_pack` would not compile."""
     pytest.importorskip("triton", reason="no Triton: it comes with PyTorch for CUDA")
-    from speech3.engine.codecs import cuda
+    from speech3.engine import codecs_cuda as cuda
 
     keys = [parameter for parameter in cuda._pack.params if parameter.name.startswith("key")]
     assert len(keys) == 2 and all(parameter.do_not_specialize for parameter in keys)
@@ -91,7 +91,7 @@ def test_no_key_has_a_kernel_of_its_own():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_kernels_on_a_gpu():
     pytest.importorskip("triton")
-    from speech3.engine.codecs import cuda
+    from speech3.engine import codecs_cuda as cuda
 
     compare("cuda", cuda)
     vector = torch.randn(5000)
@@ -103,7 +103,6 @@ def test_kernels_on_a_gpu():
 
 
 if __name__ == "__main__":
-    from speech3.engine.codecs import cuda
+    from speech3.engine import codecs_cuda as cuda
 
-    assert cuda is not cpu
     compare("cpu", cuda)

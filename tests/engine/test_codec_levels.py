@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from speech3.engine.codecs.mean import MOST_WORKERS, decode_levels, digits_in_word, encode_levels, sum_codes
+from speech3.engine.papers.terngrad import MOST_WORKERS, decode_levels, digits_in_word, encode_levels, sum_codes
 from speech3.errors import Speech3Error
 
 

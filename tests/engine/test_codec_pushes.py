@@ -10,14 +10,12 @@ import torch
 from replay import replay
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine import server_optimizer as optimizer
+from speech3.engine import codecs as codec_module, server_optimizer as optimizer
 from speech3.engine.backends import shared
+from speech3.engine.backends.one_process import Simulated, Times
 from speech3.engine.backends.processes import FileLock, memory_file
 from speech3.engine.backends.shared import Shared
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import Times
-from speech3.engine.codecs import codec as codec_module
-from speech3.engine.codecs.codec import Ternary, key_of, layout, make_codec
+from speech3.engine.codecs import Ternary, key_of, layout, make_codec
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
 from speech3.engine.interface import REFUSED, USED, WorkerParts
@@ -229,20 +227,20 @@ def test_no_partition_is_locked_while_a_codec_works(monkeypatch):
 def test_all_compiled_code_is_loaded_before_the_first_sync(config, kind, down, bucket, monkeypatch):
     chosen = CodecConfig(kind=kind, down=down, bucket=bucket)
     world = Simulated(tiny.Build(BATCHES)(), config, Times((1.0,), 0.1), codec=chosen)
-    used, find, step = set(), codec_module._kernel, optimizer._one_pass
+    used, run, step = set(), codec_module._run, optimizer._one_pass
 
-    def noting(like, name):
-        used.add(name)
-        return find(like, name)
+    def noting(kernel, *args):
+        used.add(kernel.__name__)
+        run(kernel, *args)
 
     def pass_noted(*arrays):
         used.add(tuple(array is None for array in arrays))
         return step(*arrays)
 
-    monkeypatch.setattr(codec_module, "_kernel", noting)
+    monkeypatch.setattr(codec_module, "_run", noting)
     monkeypatch.setattr(optimizer, "_one_pass", pass_noted)
     world.load({"parameters": flatten(tiny.model()).vector_K})
     shared._warm_up(world.server, world.shards[0])
     loaded = frozenset(used)
     assert epoch(world, 1).versions > 1
-    assert used == loaded and ("pack" in loaded) == (kind == "ternary" or down == "ternary")
+    assert used == loaded and ("_pack" in loaded) == (kind == "ternary" or down == "ternary")

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from speech3.config import AsgdConfig, TrainingConfig
 from speech3.engine import gradient as recorded
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import OneWorker, Times
-from speech3.engine.gradient import CudaGraphs, described, gradient, tensors
-from speech3.engine.interface import Rate, Results, Targets, WorkerParts
+from speech3.engine.backends.one_process import OneWorker, Simulated, Times
+from speech3.engine.gradient import CudaGraphs, described, gradient
+from speech3.engine.interface import Rate, Results, Targets, WorkerParts, tensors
 from speech3.engine.trainer import check_workers
 from speech3.errors import SettingError, Speech3Error
 

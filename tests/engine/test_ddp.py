@@ -16,11 +16,11 @@ from waits import operations, waits
 from speech3.config import TrainingConfig
 from speech3.engine.backends import ddp, ddp as ddp_process
 from speech3.engine.backends.ddp import Ddp, Deadline, Member, ModelWithLoss, Worker
-from speech3.engine.codecs.mean import Exchange
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import device_for
 from speech3.engine.interface import USED, Rate
 from speech3.engine.optimizers import Sgd
+from speech3.engine.papers.terngrad import Exchange
 from speech3.engine.trainer import check_workers
 from speech3.errors import MachineError, Speech3Error
 

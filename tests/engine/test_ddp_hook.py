@@ -11,7 +11,7 @@ import torch
 
 from speech3.config import CodecConfig
 from speech3.engine.backends.ddp import Ddp
-from speech3.engine.codecs.codec import add, as_floats, key_of, layout, pack, statistics
+from speech3.engine.codecs import add, as_floats, key_of, layout, pack, statistics
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
 from speech3.engine.interface import USED, Rate, WorkerParts

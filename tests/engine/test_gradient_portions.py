@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from speech3.engine.papers.sandblaster_vectors import Portions
+from speech3.engine.papers.sandblaster_workers import Portions
 
 
 def test_last_portions_are_assigned_twice_and_kept_once():

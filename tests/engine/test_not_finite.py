@@ -13,8 +13,7 @@ from tiny import Batches, Build, loss
 from torch import Tensor, nn
 
 from speech3.config import AsgdConfig
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import OneWorker, Synchronous, Times
+from speech3.engine.backends.one_process import OneWorker, Simulated, Synchronous, Times
 from speech3.engine.gradient import clip
 from speech3.engine.interface import REFUSED, USED, Backend, Rate, Snapshot, WorkerParts
 from speech3.errors import Speech3Error

@@ -10,9 +10,8 @@ import torch
 from tiny import killed_at
 
 from speech3.config import AsgdConfig, CodecConfig
+from speech3.engine.backends.one_process import Simulated, Times
 from speech3.engine.backends.shared import Shared
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import Times
 from speech3.engine.flat import flatten
 from speech3.engine.gradient import gradient
 from speech3.engine.interface import REFUSED, STALE, USED, WorkerParts

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from speech3.config import AsgdConfig, DnnConfig
+from speech3.engine.backends.one_process import OneWorker
 from speech3.engine.backends.shared import Shared
-from speech3.engine.backends.synchronous import OneWorker
 from speech3.engine.interface import REFUSED, STALE, USED, WAITING, WorkerParts
 from speech3.engine.pool import MinibatchQueue, MinibatchStates, combined, give_back
 from speech3.engine.server import Status

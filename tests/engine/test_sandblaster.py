@@ -15,23 +15,24 @@ from torch import nn
 
 from speech3.config import LbfgsConfig
 from speech3.engine.backends import processes as watchdog
-from speech3.engine.backends.synchronous import Times
+from speech3.engine.backends.one_process import Times
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, WAITING, Rate, WorkerParts
 from speech3.engine.papers.sandblaster import Sandblaster, batches_of
-from speech3.engine.papers.sandblaster_vectors import (
+from speech3.engine.papers.sandblaster_workers import (
     Combine,
     ComputePortion,
     Gather,
     Move,
     Multiply,
+    Processes,
     Remember,
     VectorLayout,
     Vectors,
+    Virtual,
     Workspace,
     gather_buffers,
 )
-from speech3.engine.papers.sandblaster_workers import Processes, Virtual
 from speech3.errors import Speech3Error
 
 CONFIG = LbfgsConfig(history=8, iterations=10)

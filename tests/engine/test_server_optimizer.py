@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from speech3.config import AsgdConfig
 from speech3.engine import server_optimizer
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import Times
+from speech3.engine.backends.one_process import Simulated, Times
 from speech3.engine.server_optimizer import (
     ServerOptimizer,
     ServerVectors,

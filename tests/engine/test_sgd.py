@@ -9,7 +9,7 @@ import tiny
 import torch
 from torch import nn
 
-from speech3.engine.backends.synchronous import OneWorker
+from speech3.engine.backends.one_process import OneWorker
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, Rate, minibatch_seed
 from speech3.engine.optimizers import Sgd

@@ -7,8 +7,7 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import Times
+from speech3.engine.backends.one_process import Simulated, Times
 from speech3.engine.interface import REFUSED, USED, WorkerParts
 from speech3.engine.shard import Compute, Draw, Shard, Sync
 

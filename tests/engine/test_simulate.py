@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from speech3.config import AsgdConfig
-from speech3.engine.backends.simulated import Simulated, measure
-from speech3.engine.backends.synchronous import OneWorker, Synchronous, Times
+from speech3.engine.backends.one_process import OneWorker, Simulated, Synchronous, Times, measure
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, Progress, Rate, WorkerParts
 from speech3.engine.server import Partition

@@ -9,7 +9,7 @@ import torch
 
 from speech3.config import CodecConfig
 from speech3.engine.backends.ddp import Ddp
-from speech3.engine.backends.synchronous import Synchronous, Times
+from speech3.engine.backends.one_process import Synchronous, Times
 from speech3.engine.flat import flatten
 from speech3.engine.interface import Rate
 

@@ -18,8 +18,7 @@ import torch
 from torch import nn
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import Synchronous, Times
+from speech3.engine.backends.one_process import Simulated, Synchronous, Times
 from speech3.engine.flat import flatten
 from speech3.engine.interface import WorkerParts
 

@@ -6,12 +6,20 @@ import pytest
 import tiny
 
 from speech3.config import CodecConfig
-from speech3.engine.backends.synchronous import Synchronous, Times
-from speech3.engine.codecs.codec import layout
-from speech3.engine.codecs.mean import SharedCodes, digits_in_word
+from speech3.engine.backends.one_process import Synchronous, Times
+from speech3.engine.codecs import layout
 from speech3.engine.flat import flatten
 from speech3.engine.interface import Rate
-from speech3.engine.papers.throughput import Costs, Sent, ThroughputPoint, conclusions, measure_costs, throughputs
+from speech3.engine.papers.terngrad import (
+    Costs,
+    Sent,
+    SharedCodes,
+    ThroughputPoint,
+    conclusions,
+    digits_in_word,
+    measure_costs,
+    throughputs,
+)
 
 COSTS = Costs(100, 0.5, Sent(8000, 8000), {4: Sent(500, 1000, 0.1), 16: Sent(500, 1500, 0.2)})
 WORKERS = (1, 4, 16)

@@ -10,13 +10,11 @@ import tiny
 import torch
 
 from speech3.config import AsgdConfig, CodecConfig, LbfgsConfig
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import Synchronous, Times
+from speech3.engine.backends.one_process import Simulated, Synchronous, Times
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, Rate
 from speech3.engine.papers.sandblaster import Sandblaster
-from speech3.engine.papers.sandblaster_vectors import Gather, Move
-from speech3.engine.papers.sandblaster_workers import Processes, Virtual
+from speech3.engine.papers.sandblaster_workers import Gather, Move, Processes, Virtual
 
 CONFIG = LbfgsConfig(history=8, iterations=5)
 BUILD = convex.Build()

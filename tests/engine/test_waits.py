@@ -11,8 +11,7 @@ from waits import operations, waits
 
 from speech3.config import AsgdConfig, DnnConfig
 from speech3.engine import server_optimizer as optimizer
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import Times
+from speech3.engine.backends.one_process import Simulated, Times
 from speech3.engine.gradient import gradient, stacked_scalars
 from speech3.engine.interface import USED, Rate
 from speech3.models import build

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from speech3.engine.interface import ShardReport
-from speech3.engine.papers.throughput import ThroughputPoint
+from speech3.engine.papers.terngrad import ThroughputPoint
 from speech3.evaluate.figures import Line, draw_accuracy, draw_lines, draw_shards, draw_staleness, draw_throughput
 from speech3.train.curves import Curve
 

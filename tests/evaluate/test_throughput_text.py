@@ -5,7 +5,7 @@ import json
 import pytest
 from matplotlib.figure import Figure
 
-from speech3.engine.papers.throughput import Costs, Sent, conclusions, throughputs
+from speech3.engine.papers.terngrad import Costs, Sent, conclusions, throughputs
 from speech3.evaluate import figures
 from speech3.evaluate.comparison import throughput_text, write_throughput
 from speech3.train.simulation import BYTES_PER_GIGABIT, MeasuredNetwork, Throughput

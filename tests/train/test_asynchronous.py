@@ -16,9 +16,8 @@ import torch
 
 from speech3.config import DnnConfig, TrainConfig, TrainingConfig
 from speech3.engine import shard as shard_module
+from speech3.engine.backends.one_process import OneWorker, Simulated
 from speech3.engine.backends.processes import Unkillable
-from speech3.engine.backends.simulated import Simulated
-from speech3.engine.backends.synchronous import OneWorker
 from speech3.errors import Speech3Error, TrainingError
 from speech3.frames.packed import open_packed, write_frames
 from speech3.hmm.model import PdfsOnly

@@ -46,7 +46,7 @@ def test_every_world_learns_what_was_said(corpus, tmp_path, training, monkeypatc
     if training.get("world") == "cluster":
         pytest.importorskip("ray", reason="world cluster needs ray: pip install speech3[cluster]")
         monkeypatch.setattr(
-            "speech3.engine.backends.cluster.actors._engine_digest", lambda: ""
+            "speech3.engine.backends.cluster_actors._engine_digest", lambda: ""
         )  # it may be edited meanwhile
     about = train(config_of(corpus, **training), tmp_path / "out")
     history = [record for record in read_metrics(tmp_path / "out" / "metrics.jsonl") if record["event"] == "epoch"]

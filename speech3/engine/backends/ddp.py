@@ -3,7 +3,7 @@
 Each of N processes wraps its copy of the model in `torch.nn.parallel.DistributedDataParallel` (Li et al. 2020, "PyTorch
 Distributed"), with gloo on CPUs and NCCL on GPUs. In each step every process computes one minibatch, and all copies are
 updated with the mean gradient, to which gradient clipping applies. Gradients may be sent as ternary codes
-(`codecs.mean`).
+(`papers/terngrad.py`).
 
 There is no server, so a process that dies ends the run, which can be resumed from its last checkpoint. A process that
 hangs would block all others, so a watchdog (`Deadline`) stops the run. On a GPU, results stay on the device until the
@@ -36,8 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from speech3.config import CodecConfig
 from speech3.engine.backends.processes import LOOK_S, Clock, Failed, Task, Unkillable, Workers, patience_s
-from speech3.engine.codecs.codec import key_of
-from speech3.engine.codecs.mean import Exchange, SharedCodes, mean_of_codes
+from speech3.engine.codecs import key_of
 from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged, Step, clip, device_for, loss_of, stacked_scalars
 from speech3.engine.interface import (
@@ -54,6 +53,7 @@ from speech3.engine.interface import (
     turns,
 )
 from speech3.engine.optimizers import SLOTS, STATE, AdamW, Sgd, optimizer_of
+from speech3.engine.papers.terngrad import Exchange, SharedCodes, mean_of_codes
 from speech3.errors import MachineError, Speech3Error
 from speech3.runtime import end_processes, worker_context
 
@@ -62,7 +62,6 @@ _FIRST_REPORT = 1  # steps before the first report of an epoch, when it is not k
 _REPORT_MS = 1000  # aimed at between two reports
 _SNAPSHOT_S = 5.0  # between two copies of the parameters in the first process's reports, for checkpoints in an epoch
 _RENDEZVOUS = timedelta(minutes=5)  # also for collectives; the coordinator's watchdog usually acts earlier
-_STEPS, _SINCE = range(2)
 _RESUME = ", which stopped training: run it again (`speech3 train` resumes from the last checkpoint)"
 
 
@@ -82,7 +81,7 @@ class Member:
     def began(self) -> None:
         """Write a heartbeat: a half step begins (draw a minibatch and compute its loss; or exchange gradients)."""
         heartbeats_N2 = np.frombuffer(self.heartbeats).reshape(-1, 2)
-        heartbeats_N2[self.rank] = heartbeats_N2[self.rank, _STEPS] + 1, time.monotonic()
+        heartbeats_N2[self.rank] = heartbeats_N2[self.rank, 0] + 1, time.monotonic()
 
 
 class ModelWithLoss(nn.Module):

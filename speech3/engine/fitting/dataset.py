@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
 from speech3.engine.fitting.loading import Loaders, Randomness, may_start_processes, order_of, seeded
-from speech3.engine.interface import Microbatches, Targets, each_tensor, minibatch_seed
+from speech3.engine.interface import Microbatches, Targets, each_tensor, minibatch_seed, tensors
 from speech3.errors import SettingError, Speech3Error, listed
 from speech3.runtime import to_device
 
@@ -222,14 +222,7 @@ def moved(inputs: Any, targets: Targets, device: torch.device) -> tuple[Any, Tar
 
 def _count(values: Any) -> int:
     """Number of items of a minibatch: the length of its first tensor."""
-    found: list[int] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        found.extend(tensor.shape[:1])
-        return tensor
-
-    each_tensor(values, note)
-    return found[0] if found else 1
+    return next((len(tensor) for tensor in tensors(values) if tensor.dim()), 1)
 
 
 def _stacked(values: Sequence[Any], name: str, indices_B: Sequence[int]) -> Any:
@@ -302,14 +295,11 @@ class MeanLoss:
 
 def failed(what: str, error: Exception, values: Any) -> SettingError:
     """An error of the caller's model or loss, with the shapes, types and classes of what it was called with."""
-    shapes: list[str] = []
-
-    def describe(tensor: Tensor) -> None:
+    shapes = []
+    for tensor in tensors(values):
         classes = tensor.numel() and tensor.dtype in _CLASSES and not tensor.is_cuda
         span = f" from {tensor.min()} to {tensor.max()}" if classes else ""
         shapes.append(f"{tuple(tensor.shape)} {tensor.dtype}{span}")
-
-    each_tensor(values, describe)
     return SettingError(
         f"{what}: raised {type(error).__name__} with a minibatch ({', '.join(shapes) or 'no tensors'}): {error}; make"
         " the dataset (or collate_fn), the model and the loss fit each other"

@@ -46,18 +46,11 @@ from speech3.engine.fitting.results import (
     StepResult,
     epoch_result,
     epoch_result_of_saved,
+    means,
 )
 from speech3.engine.flat import trained
 from speech3.engine.gradient import Diverged, precision as use_while, threads, use_precision, use_threads, worker_parts
-from speech3.engine.interface import (
-    NUMBERED,
-    Microbatches,
-    Progress,
-    Rate,
-    Targets,
-    WorkerParts,
-    minibatch_seed,
-)
+from speech3.engine.interface import NUMBERED, Microbatches, Progress, Rate, Targets, WorkerParts, minibatch_seed
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
 from speech3.engine.trainer import Trainer, open_backends, rate_of, times_of
 from speech3.errors import DataError, MachineError, SettingError, Speech3Error, listed
@@ -218,7 +211,7 @@ def fit(
         arguments.check_training(model, data, training, seed)
         arguments.check_loss(loss)
         build = Build(arguments.copied(model), data, loss, training, seed)
-        inputs, targets = _first(build)
+        inputs, targets = _microbatch(*build.source(torch.device("cpu")).draw(1, 0))
         build = replace(build, by_name=isinstance(inputs, Named))
         if callable(optimizer):
             build = replace(build, optimizer=_own_optimizer(build, optimizer, schedule))
@@ -317,13 +310,11 @@ class _Run:
             raise KeyboardInterrupt
 
     def _step(self, epoch: int, total: int, done: Progress) -> StepResult:
-        frames = max(1, done.frames)
-        accuracy = done.correct / frames if self.classes else None
-        return StepResult(epoch, done.ended, total, done.seconds, done.loss_sum / frames, accuracy)
+        return StepResult(epoch, done.ended, total, done.seconds, *means(done, classes=self.classes))
 
     def _text(self, done: Progress, result: EpochResult | None = None) -> str:
-        frames = max(1, done.frames)
-        words = [f"loss {done.loss_sum / frames:.4f}"] + [f"accuracy {done.correct / frames:.2%}"] * self.classes
+        loss, accuracy = means(done, classes=self.classes)
+        words = [f"loss {loss:.4f}"] + [f"accuracy {accuracy:.2%}"] * self.classes
         if result is not None and result.validation_loss is not None:
             words.append(f"validation loss {result.validation_loss:.4f}")
         if result is not None and result.validation_accuracy is not None:
@@ -519,10 +510,6 @@ def _described(make: MakeOptimizer, model: nn.Module) -> str:
         {name: str(value) for name, value in group.items() if name != "params"} for group in optimizer.param_groups
     ]
     return f"{type(optimizer).__name__} {groups}"
-
-
-def _first(build: "Build") -> tuple[Any, Targets]:
-    return _microbatch(*build.source(torch.device("cpu")).draw(1, 0))
 
 
 def _microbatch(inputs: Any, targets: Targets) -> tuple[Any, Targets]:

@@ -49,19 +49,18 @@ class Packed:
         storages = pickler.storages
         large = sorted((s for s in storages if s.nbytes() >= _LARGE), key=lambda s: -s.nbytes())[:_MOST]
         shared = {id(s) for s in large} | {id(s) for s in storages if s.device.type != "cpu"}
-        spans: list[tuple[int, int] | None] = []
+        spans: list[slice | None] = []  # of each storage in `together`; None: it is shared
         end = 0
         for each in storages:
-            if id(each) in shared:
-                spans.append(None)
-            else:
-                spans.append((end, end + each.nbytes()))
-                end += each.nbytes() + -each.nbytes() % _ALIGN
+            spans.append(None if id(each) in shared else slice(end, end + each.nbytes()))
+            end += 0 if id(each) in shared else each.nbytes() + -each.nbytes() % _ALIGN
         together = np.empty(end, np.uint8)  # no tensor: its file would be closed before the process is started
+        alone = []
         for each, span in zip(storages, spans, strict=True):
-            if span is not None:
-                together[slice(*span)] = _bytes(each).numpy()
-        alone = [_bytes(each) for each, span in zip(storages, spans, strict=True) if span is None]
+            if span is None:
+                alone.append(_bytes(each))
+            else:
+                together[span] = _bytes(each).numpy()
         return _unpacked, (stream.getvalue(), spans, together, alone)
 
 
@@ -121,13 +120,10 @@ class _Unpickler(pickle.Unpickler):
         return storage if dtype is None else TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
-def _unpacked(pickled: bytes, spans: list[tuple[int, int] | None], together: np.ndarray, alone: list[Tensor]) -> Any:
+def _unpacked(pickled: bytes, spans: list[slice | None], together: np.ndarray, alone: list[Tensor]) -> Any:
     left = iter(alone)
     storages = [
-        next(left).untyped_storage()
-        if span is None
-        else torch.from_numpy(together[slice(*span)].copy()).untyped_storage()
-        for span in spans
+        (next(left) if span is None else torch.from_numpy(together[span].copy())).untyped_storage() for span in spans
     ]
     return _Unpickler(io.BytesIO(pickled), storages).load()
 

@@ -182,9 +182,14 @@ def epoch_result_of_saved(values: Mapping[str, Any]) -> EpochResult:
     return EpochResult(**{**values, **lists})
 
 
-def epoch_result(epoch: int, done: Progress, *, classes: bool) -> EpochResult:
+def means(done: Progress, *, classes: bool) -> tuple[float, float | None]:
+    """Mean loss, and accuracy if there are classes."""
     frames = max(1, done.frames)
-    loss, accuracy = done.loss_sum / frames, done.correct / frames if classes else None
+    return done.loss_sum / frames, done.correct / frames if classes else None
+
+
+def epoch_result(epoch: int, done: Progress, *, classes: bool) -> EpochResult:
+    loss, accuracy = means(done, classes=classes)
     same = ("seconds", "used", "stale", "refused", "returned", "restarts", "staleness", "note")
     values: dict[str, Any] = {name: getattr(done, name) for name in same}
     return EpochResult(epoch=epoch, loss=loss, accuracy=accuracy, shares=shares(done.shards), **values)

@@ -25,7 +25,7 @@ from torch import Tensor
 from speech3.config import LbfgsConfig
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, WAITING, Progress, Rate, Snapshot, WorkerParts
-from speech3.engine.papers.sandblaster_vectors import (
+from speech3.engine.papers.sandblaster_workers import (
     Combine,
     Evaluation,
     Gather,
@@ -33,10 +33,10 @@ from speech3.engine.papers.sandblaster_vectors import (
     Multiply,
     Remember,
     VectorLayout,
+    WorkerGroup,
     gather_buffers,
     reset_buffers,
 )
-from speech3.engine.papers.sandblaster_workers import WorkerGroup
 from speech3.errors import TrainingError
 
 _DECREASE, _CURVATURE = 1e-4, 0.9  # constants of the Wolfe conditions for quasi-Newton steps (Nocedal and Wright)

@@ -1,9 +1,18 @@
-"""Backend simulated: many workers in one process, with real gradients and a virtual clock.
+"""The backends that run in this process: one worker, and many workers on a virtual clock, with real gradients.
 
-It shows on a laptop what five GPUs would do. The shards are those of backend shared, run by events: the computation of
-a minibatch takes `compute_s`; a sync occupies the server for `sync_s` plus the time that its bytes take on the link; a
-shard that finds the server busy continues to compute, or waits. Nothing depends on the speed of this machine, so with
-the same seed and the same times a result is the same to the last bit. Held-out evaluation takes no virtual time.
+**One worker** (`OneWorker`, backend sgd) is the baseline of all training in parallel.
+
+**Synchronous workers** (`Synchronous`): in each step, N workers average their gradients. That is plain SGD with N times
+larger minibatches, except that gradient clipping applies to each minibatch's own gradient. A step takes as long as its
+slowest worker plus the exchange of gradients, by TernGrad's performance model (`papers/terngrad.py`); ternary gradients
+are encoded with a scale that all workers share, and averaged.
+
+**Asynchronous shards** (`Simulated`) show on a laptop what five GPUs would do. They are those of backend shared, run by
+events: the computation of a minibatch takes `compute_s`; a sync occupies the server for `sync_s` plus the time that its
+bytes take on the link; a shard that finds the server busy continues to compute, or waits.
+
+Nothing depends on the speed of this machine, so with the same seed and the same times a result is the same to the last
+bit. Held-out evaluation takes no virtual time.
 
 Axes: M minibatches of an epoch, N shards, S partitions of the server.
 """
@@ -11,24 +20,133 @@ Axes: M minibatches of an epoch, N shards, S partitions of the server.
 import copy
 import heapq
 import itertools
+import math
 import statistics
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.backends.synchronous import Times
+from speech3.engine.backends.processes import LEAST_S
 from speech3.engine.flat import wait_for_gpus
-from speech3.engine.interface import WAITING, Progress, Rate, Snapshot, WorkerParts
+from speech3.engine.gradient import Diverged, gradient
+from speech3.engine.interface import USED, WAITING, Progress, Rate, Snapshot, WorkerParts, expect, turns
+from speech3.engine.optimizers import optimizer_of
+from speech3.engine.papers.terngrad import SharedCodes, exchange_s
 from speech3.engine.server import Status, make_server, memory_layout, private_memory, tensors_on_gpu
-from speech3.engine.shard import Compute, Draw, Request, Shard, Sync
+from speech3.engine.shard import Compute, Constrained, Draw, Request, Shard, Sync
 
 _NOTICED = object()
+
+
+class OneWorker:
+    """The backend of one worker, which computes the minibatches of an epoch one after another, in this process."""
+
+    def __init__(self, parts: WorkerParts, *, momentum: float = 0.0) -> None:
+        self.parts = parts
+        self.sgd = optimizer_of(parts, momentum=momentum)
+        self.states_M = np.zeros(0, np.int32)
+        self.progress = Progress()
+
+    def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
+        """Run an epoch; yields progress after every minibatch, when the parameters are consistent.
+
+        Raises `Speech3Error` if a loss or a gradient is not finite; the parameters stay as they were before that
+        minibatch.
+        """
+        self.states_M, self.progress = states_M.copy(), Progress()
+        self.parts.begin_training()
+        numbers = np.flatnonzero(states_M == WAITING).tolist()
+        expect(self.parts.source, epoch, numbers)
+        start = time.perf_counter()
+        drawn = self.parts.source.draw(epoch, numbers[0]) if numbers else None
+        for number, following in zip(numbers, [*numbers[1:], None], strict=True):
+            step, g = gradient(self.parts, epoch, number, drawn=drawn)
+            # A GPU computes meanwhile; reading the step waits for it.
+            drawn = None if following is None else self.parts.source.draw(epoch, following)
+            if not step.finite:
+                raise Diverged(epoch, number, step.loss, rate(number))
+            self.sgd.step(g, rate(number))
+            self.states_M[number] = USED
+            self.progress += replace(step.progress, seconds=time.perf_counter() - start)
+            yield self.progress
+            start = time.perf_counter()
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.sgd.state(), self.states_M.copy(), self.progress)
+
+    def load(self, tensors: dict[str, Tensor], seconds: float = 0.0) -> None:
+        self.sgd.load(tensors)
+
+    def close(self) -> None:
+        """Do nothing: there are no processes to stop."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """The times on the virtual clock, in seconds."""
+
+    compute_s: tuple[float, ...]  # time of a minibatch, for each worker
+    sync_s: float  # time for which a sync occupies the server; each of S partitions is occupied for `sync_s` / S
+    jitter: float = 0.0  # standard deviation of the logarithm of compute times
+    # (worker, seconds of training): the worker dies at that time, and is replaced `restart_s` later.
+    failures: tuple[tuple[int, float], ...] = ()
+    restart_s: float = 5.0
+    bandwidth: float = math.inf  # bytes per second of each link
+    latency_s: float = 0.0  # latency of a message; a sync sends two
+    # (worker, seconds of training): the worker hangs at that time, is killed `notice_s` later, and is then replaced
+    # like one that died.
+    hangs: tuple[tuple[int, float], ...] = ()
+    notice_s: float = LEAST_S
+
+
+class Synchronous(OneWorker):
+    """Synchronous SGD with ``len(times.compute_s)`` virtual workers."""
+
+    def __init__(
+        self, parts: WorkerParts, times: Times, *, momentum: float = 0.0, codec: CodecConfig | None = None
+    ) -> None:
+        super().__init__(parts, momentum=momentum)
+        self.times, self.workers = times, len(times.compute_s)
+        for module in parts.model.modules():
+            if isinstance(module, Constrained):  # the workers share one model, so each takes a part of the step
+                module.constraint_share = 1 / self.workers
+        self.codes = SharedCodes(self.sgd.parameters, codec) if codec and codec.kind == "ternary" else None
+
+    def epoch(self, epoch: int, states_M: np.ndarray, rate: Rate) -> Iterator[Progress]:
+        """Run an epoch; yields progress after every step; raises as `OneWorker.epoch` does."""
+        self.states_M, self.progress = states_M.copy(), Progress()
+        self.parts.begin_training()
+        random = np.random.default_rng((self.parts.seed, epoch))
+        for before, numbers in turns(states_M, self.workers, self.parts.source.rows):
+            steps, gradients = zip(*(gradient(self.parts, epoch, number) for number in numbers), strict=True)
+            for number, step in zip(numbers, steps, strict=True):
+                if not step.finite:
+                    raise Diverged(epoch, number, step.loss, rate(before))
+            mean, up, down = self._mean(gradients, (self.parts.seed, epoch, before))
+            self.sgd.step(mean, rate(before))
+            self.states_M[numbers] = USED
+            spread = np.exp(self.times.jitter * random.standard_normal(self.workers))
+            seconds = float((np.array(self.times.compute_s) * spread)[: len(numbers)].max())
+            exchanged_s = exchange_s(self.workers, up + down, self.times.bandwidth, self.times.latency_s)
+            seconds += exchanged_s + (self.times.sync_s if self.workers > 1 else 0.0)
+            self.progress += sum(
+                (step.progress for step in steps),
+                start=Progress(seconds=seconds, up=self.workers * up, down=self.workers * down),
+            )
+            yield self.progress
+
+    def _mean(self, gradients: Sequence[Sequence[Tensor]], key: tuple[int, ...]) -> tuple[Sequence[Tensor], int, int]:
+        """The mean gradient, and the bytes that each worker sends and receives for it."""
+        if self.codes and self.workers > 1:
+            return self.codes.mean(gradients, self.workers, key)
+        size = sum(g.nbytes for g in gradients[0]) if self.workers > 1 else 0
+        return [sum(each) / len(gradients) for each in zip(*gradients, strict=True)], size, size
 
 
 class Simulated:

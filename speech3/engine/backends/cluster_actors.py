@@ -32,7 +32,7 @@ from torch import Tensor
 
 import speech3
 from speech3.config import AsgdConfig, CodecConfig
-from speech3.engine.codecs.codec import Codec, warm_up
+from speech3.engine.codecs import Codec, warm_up
 from speech3.engine.flat import Flat, partition_bounds, wait_for_gpus
 from speech3.engine.gradient import Step
 from speech3.engine.interface import USED, WAITING, BuildOn, Rate, Rows, ShardReport, WorkerParts, each_tensor
@@ -120,10 +120,6 @@ class PushMessage:
     values: np.ndarray | None = None  # the push: float32 (P,), or its code in bytes
     buffers: np.ndarray | None = None
 
-    @property
-    def nbytes(self) -> int:
-        return _bytes(self.values, self.buffers)
-
 
 @dataclass(frozen=True, eq=False)
 class Reply:
@@ -133,10 +129,6 @@ class Reply:
     version: int
     values: np.ndarray | None = None
     buffers: np.ndarray | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return _bytes(self.values, self.buffers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,8 +179,8 @@ def wires_on_cpu(codec: CodecConfig, own: Flat, partitions: int) -> list[Wire]:
     return [wire_of(codec, views, stretch) for stretch in partition_bounds(own, partitions)]
 
 
-def _bytes(*arrays: np.ndarray | None) -> int:
-    return sum(array.nbytes for array in arrays if array is not None)
+def _bytes_of(message: PushMessage | Reply) -> int:
+    return sum(array.nbytes for array in (message.values, message.buffers) if array is not None)
 
 
 def plans_of(
@@ -239,7 +231,9 @@ class PartitionActor:
         self.queue.fill(states_M)
 
     def admit(self, incarnation: int) -> None:
-        self.pushes[incarnation] = self._push()
+        # The partition's end of the push, in the form of a shard that accumulates gradients. Its values are needed only
+        # during a sync, so the pushes of all shards share memory for them.
+        self.pushes[incarnation] = Push(self.like, None, self.push_P, Wire(None, self.plan.down))
 
     def expel(self, incarnation: int) -> PartitionReport:
         """Expel an incarnation: messages that it sent and that arrive later are ignored."""
@@ -285,13 +279,6 @@ class PartitionActor:
 
     def snapshot(self) -> tuple[dict[str, np.ndarray], PartitionReport]:
         return {name: tensor.numpy() for name, tensor in self.server.tensors().items()}, self.report()
-
-    def _push(self) -> Push:
-        """The partition's end of a shard's push, in the form of a shard that accumulates gradients.
-
-        Its values are needed only during a sync, so the pushes of all shards share memory for them.
-        """
-        return Push(self.like, None, self.push_P, wire=Wire(None, self.plan.down))
 
     def _read(self, message: PushMessage, push: Push) -> None:
         """Write the received values into the push; arrays from Ray are read-only and cannot be tensors."""
@@ -397,7 +384,7 @@ class _Run:
             message = replace(message, finite=push.finite, steps={number: self.steps[number] for number in numbers})
             if push.finite:
                 message = replace(message, values=self._packed(push), buffers=push.own.buffers.cpu().numpy())
-        self._did(up=message.nbytes)
+        self._did(up=_bytes_of(message))
         self.sent.append((partition, self.order.partitions[partition].sync.remote(message)))
         self._did(sync_s=time.perf_counter() - begun)
 
@@ -415,7 +402,7 @@ class _Run:
                 raise _Expelled
             came = time.perf_counter()
             self._take(partition, answer)
-            self._did(down=answer.nbytes, wait_s=came - begun, sync_s=time.perf_counter() - came)
+            self._did(down=_bytes_of(answer), wait_s=came - begun, sync_s=time.perf_counter() - came)
         self.sent.clear()
 
     def _take(self, partition: int, answer: Reply) -> None:

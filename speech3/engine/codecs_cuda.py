@@ -1,4 +1,4 @@
-"""Kernels of the ternary code on CUDA, in Triton: the same as in `cpu`, with one program per tile, values read once.
+"""Kernels of the ternary code on CUDA, in Triton: the same as in `codecs`, with one program per tile, values read once.
 
 Random numbers are the same and, for equal scales, so are the words; sums of a bucket are float64, so its scale differs
 from the CPU's by rounding only. Import this module only where it is used. Without a GPU the kernels run on CPU tensors
@@ -12,13 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from speech3.engine.codecs.cpu import _EQUAL
-
+_EQUAL = 1e-6  # as in `codecs`
 _WORDS = 64  # in a full tile
 
 
 def statistics(values_P: Tensor, _: Tensor, sizes_B: Tensor, tiles_T5: Tensor, clip: float, *results: Tensor) -> None:
-    """See `cpu.statistics`; here the sums of tiles are added up bucket by bucket."""
+    """See `codecs.statistics`; here the sums of tiles are added up bucket by bucket."""
     limits_B, scales_B = results
     sums_T2 = values_P.new_empty(len(tiles_T5), 2, dtype=torch.float64)
     largest_T = values_P.new_empty(len(tiles_T5), dtype=torch.int32)
@@ -62,7 +61,7 @@ def _statistics(values_P, tiles_T5, sums_T2, largest_T, SIZE: tl.constexpr):  # 
     start, size = tl.load(tiles_T5 + 5 * t), tl.load(tiles_T5 + 5 * t + 1)
     i = tl.arange(0, SIZE)
     value = tl.load(values_P + start + i, i < size, other=0.0)
-    # As in `cpu`: sums in float64, magnitudes compared as integers, so that a NaN is the largest.
+    # As in `codecs`: sums in float64, magnitudes compared as integers, so that a NaN is the largest.
     wide = value.to(tl.float64)
     tl.store(sums_T2 + 2 * t, tl.sum(wide, 0))
     tl.store(sums_T2 + 2 * t + 1, tl.sum(wide * wide, 0))
