@@ -89,7 +89,7 @@ def test_two_sounds_in_one_negative_have_the_words_of_both(
     keys = [f"o{number}" for number in range(12)]
     write_tones(tmp_path / "others", dict.fromkeys(keys, "hello"), RATE_HZ, dict.fromkeys(keys, 500.0))
     e = experiment(f"negatives={tmp_path / 'others'}", "negatives.share=10")
-    make_data(e)
+    make_negatives(e)
     data = read_datadir(e.data(e.train))
     texts = [(each.text or "").split() for key, each in data.utterances.items() if key.endswith("two")]
     changes = [sum(a != b for a, b in pairwise(words)) for words in texts]

@@ -127,7 +127,10 @@ def _sound(
     if kind == "tones":
         return _at(tones(count, rate_hz, rng), rng.uniform(-60, -15)) + rng.standard_normal(count) * 1e-4
     if kind == "babble":
-        return _at(babble([_speech(others, own, count, rate_hz, rng) for _ in range(_VOICES)], count, rng), rng.uniform(*_BABBLE_DB))
+        return _at(
+            babble([_speech(others, own, count, rate_hz, rng) for _ in range(_VOICES)], count, rng),
+            rng.uniform(*_BABBLE_DB),
+        )
     speech_N = _speech(others if kind == "other" else (), own, count, rate_hz, rng)
     return speech_N * 10 ** (rng.uniform(*_SPEECH_DB) / 20)
 
