@@ -1,8 +1,9 @@
 """Negative utterances, in which nobody says a word of the domain: from them a model learns when to be silent.
 
-They are silence, room noise, tones, other speech cut into pieces, babble of it, and the corpus's own speech in shuffled
-pieces, half of them reversed; in some, two of these follow each other. Their words are symbols: `NOISE`, and `OTHER_SPEECH` for each 0.4 s of speech. A model
-has a phone for each of the two, as Kaldi's recipes have NSN and SPN.
+They are silence, room noise, notes and chords, other speech cut into pieces, babble of it, and the corpus's own speech
+in shuffled pieces, half of them reversed. In some ("two"), one of these follows another: a stream has such changes.
+Their words are symbols: `NOISE`, and `OTHER_SPEECH` for each 0.4 s of speech. A model has a phone for each of the two,
+as Kaldi's recipes have NSN and SPN.
 
 Axes: N samples.
 """
@@ -127,10 +128,8 @@ def _sound(
     if kind == "tones":
         return _at(tones(count, rate_hz, rng), rng.uniform(-60, -15)) + rng.standard_normal(count) * 1e-4
     if kind == "babble":
-        return _at(
-            babble([_speech(others, own, count, rate_hz, rng) for _ in range(_VOICES)], count, rng),
-            rng.uniform(*_BABBLE_DB),
-        )
+        voices = [_speech(others, own, count, rate_hz, rng) for _ in range(_VOICES)]
+        return _at(babble(voices, count, rng), rng.uniform(*_BABBLE_DB))
     speech_N = _speech(others if kind == "other" else (), own, count, rate_hz, rng)
     return speech_N * 10 ** (rng.uniform(*_SPEECH_DB) / 20)
 
