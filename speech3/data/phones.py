@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal
 
-from speech3.config import shipped
 from speech3.errors import FormatError
 
 Size = Literal[39, 48]
@@ -91,6 +90,8 @@ def fold(text: str, size: Size) -> str:
 @lru_cache
 def _rows() -> list[tuple[str, str, str]]:
     """Each of the 61 phones, its class of the 48 and of the 39."""
+    from speech3.config import shipped
+
     path = shipped("data") / "timit" / "phones.txt"
     lines = path.read_text(encoding="utf-8").splitlines()
     fields = [line.split() for line in lines if line.strip() and not line.startswith("#")]  # `h#` is a phone

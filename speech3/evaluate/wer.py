@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jiwer
 import numpy as np
@@ -35,7 +35,9 @@ import numpy as np
 from speech3.data import lower_case, normalize_text, words_with_sharp_s
 from speech3.errors import DataError, MismatchError, MissingError, Speech3Error
 from speech3.evaluate.text import characters, scored_words
-from speech3.hmm import Segment, read_ctm
+
+if TYPE_CHECKING:
+    from speech3.hmm import Segment
 
 RESAMPLES = 10_000
 _CHUNK = 2_000_000  # numbers drawn at a time, to limit memory
@@ -468,7 +470,7 @@ def reliability(confidences: Sequence[float], correct: Sequence[bool]) -> Reliab
     return Reliability(len(right), share, nce, tuple(rows))
 
 
-def reliability_of(score: Score, tracks: Mapping[str, Sequence[Segment]]) -> Reliability | None:
+def reliability_of(score: Score, tracks: Mapping[str, Sequence["Segment"]]) -> Reliability | None:
     """The reliability of the confidences in a CTM for the words of a score; None if it has none, or other words.
 
     Utterances whose number of words in the CTM is not the number scored (normalisation may change it) are left out. If
@@ -494,6 +496,8 @@ def reliability_beside(score: Score, hypothesis: Path) -> Reliability | None:
     path = hypothesis.with_suffix(".ctm")
     if path == hypothesis or not path.is_file():
         return None
+    from speech3.hmm import read_ctm  # only here, since it loads numba
+
     try:
         tracks = read_ctm(path)
     except Speech3Error:

@@ -514,7 +514,7 @@ def listed_phones(lexicon: Path) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def arpa_words(path: Path) -> list[str]:
-    """The words of an ARPA file, without symbols such as `<s>`; it is read to the end of its 1-grams, unchecked."""
+    """The words of an ARPA file, without symbols such as `<s>`; little is read behind its 1-grams."""
     lines = (line for block in read_lines([path]) for line in block.text.split("\n"))
     from_unigrams = dropwhile(lambda line: line.strip() != "\\1-grams:", lines)
     unigrams = takewhile(lambda line: not line.startswith("\\"), islice(from_unigrams, 1, None))

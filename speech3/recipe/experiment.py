@@ -2,9 +2,9 @@
 
 OUT/data/{train,dev,test}, lexicon.txt      Kaldi data directories; train_sp: with copies at other speeds; train_aug
                                             (train_sp_aug): only augmented copies, for networks alone; train_neg: with
-                                            negatives, and dev_neg: negatives alone (`speech3.recipe.more_speech`)
+                                            negatives, and dev_neg: negatives alone (`speech3.recipe.negatives`)
 OUT/data/lm.arpa.gz                         if the corpus includes a language model
-OUT/data/untranscribed, OUT/self            with untranscribed=DIR (`speech3.recipe.more_speech`)
+OUT/data/untranscribed, OUT/self            with untranscribed=DIR (`speech3.recipe.selftrain`)
 OUT/features/PRESET/{train,dev,test}        feats.ark, feats.scp
 OUT/lm/{lm,tuning,own}.arpa.gz              language models (`speech3.recipe.language`)
 OUT/pretrained/SYSTEM                       with pretrain=DIR: what the networks start from (`speech3.train.unlabelled`)
@@ -63,17 +63,8 @@ from speech3.data import lengths_s, read_datadir, without_background
 from speech3.decode import SideBySide
 from speech3.errors import DataError, MismatchError, MissingError, OccupiedError, SettingError
 from speech3.io import DECODE_FILE, ArkReader
-from speech3.recipe.sizes import (
-    LFMMI,
-    Start,
-    described,
-    find_starts,
-    open_sizes,
-    size_keys,
-    with_architectures,
-    with_sizes,
-    workers_keys,
-)
+from speech3.recipe.sizes import described, open_sizes, size_keys, with_sizes, workers_keys
+from speech3.recipe.starts import LFMMI, Start, find_starts, with_architectures
 from speech3.recipe.steps import check_places, ended_ns, recorded_inputs, recorded_settings, settings_of, up_to_date
 from speech3.runtime import available_jobs, say
 

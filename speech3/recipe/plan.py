@@ -10,7 +10,7 @@ from speech3.config import MAY_CHANGE_ON_RESUME, FeatureConfig, ModelConfig, Tra
 from speech3.corpora import anyspeech
 from speech3.errors import SettingError, Speech3Error
 from speech3.io import DENOMINATOR_FILE, GRAPH_DIR, HCLG_FILE, HMM_FILE, MODEL_FILE
-from speech3.recipe import evaluation, language, more_speech, speakers, stages
+from speech3.recipe import evaluation, language, negatives, selftrain, speakers, stages
 from speech3.recipe.costs import cost_remarks, expected_costs, hours_of_speech, totals_table, values_per_frame
 from speech3.recipe.experiment import (
     ADAPTED_STAGE,
@@ -101,8 +101,9 @@ def _data_steps(e: Experiment) -> list[Step]:
         steps.append(Step("data/speed", run, config, [out / "wav.scp"], ["data/corpus"], owns=out, bulky=True))
     if recipe.negatives:
         given = [Path(recipe.negatives.recordings)] if recipe.negatives.recordings else []
-        settings, out = {"negatives": recipe.negatives.model_dump(), "seed": recipe.seed}, e.data(e.train)
-        outputs, run = [out / "wav.scp", e.data(NEGATIVES) / "wav.scp"], partial(more_speech.make_negatives, e)
+        settings = {"negatives": recipe.negatives.model_dump(), "seed": recipe.seed, "sounds": negatives.SOUNDS}
+        out = e.data(e.train)
+        outputs, run = [out / "wav.scp", e.data(NEGATIVES) / "wav.scp"], partial(negatives.make_data, e)
         steps.append(Step("data/negatives", run, settings, outputs, [steps[-1].name], given, owns=out, bulky=True))
     if recipe.augment:
         given = [Path(path) for path in (recipe.augment.noise_dir, recipe.augment.rir_dir) if path]
@@ -112,7 +113,7 @@ def _data_steps(e: Experiment) -> list[Step]:
     if SELF in e.trained:
         assert recipe.untranscribed is not None
         out, given = e.data(UNTRANSCRIBED), [Path(recipe.untranscribed.recordings)]
-        run, needs = partial(more_speech.make_untranscribed, e), ["data/corpus"]
+        run, needs = partial(selftrain.make_data, e), ["data/corpus"]
         steps.append(Step(f"data/{UNTRANSCRIBED}", run, {}, [out / "wav.scp"], needs, given, owns=out))
     return steps
 
@@ -136,7 +137,7 @@ def _feature_steps(e: Experiment) -> list[Step]:
         steps.append(Step("features/augmented", partial(stages.extract_augmented, e), {}, outputs, needs))
     if SELF in e.trained:
         preset = e.feature_preset(LFMMI)
-        run, outputs = partial(more_speech.extract_features, e), [e.features(preset, UNTRANSCRIBED) / "feats.scp"]
+        run, outputs = partial(selftrain.extract_features, e), [e.features(preset, UNTRANSCRIBED) / "feats.scp"]
         needs = [f"data/{UNTRANSCRIBED}", _extracted(preset)]
         steps.append(Step(f"features/{UNTRANSCRIBED}", run, {}, outputs, needs))
     return steps
@@ -495,12 +496,12 @@ def _self_steps(e: Experiment) -> list[Step]:
     frames, labels = e.frames(SELF), [out / "labels.ark"]
     heard = [decode_step(LFMMI), f"features/{UNTRANSCRIBED}"]
     choice = {"untranscribed.confidence": given.confidence}
-    pack, train = partial(more_speech.pack_frames, e), partial(more_speech.train_network, e)
+    pack, train = partial(selftrain.pack_frames, e), partial(selftrain.train_network, e)
     needs = ["self/frames", train_step(LFMMI)]
     hypotheses = e.out / "decode" / SELF
     return [
-        Step("self/transcribe", partial(more_speech.transcribe, e), {}, [out / "hyp.ctm"], heard, owns=out),
-        Step(_CHOOSE, partial(more_speech.choose, e), choice, labels, ["self/transcribe"]),
+        Step("self/transcribe", partial(selftrain.transcribe, e), {}, [out / "hyp.ctm"], heard, owns=out),
+        Step(_CHOOSE, partial(selftrain.choose, e), choice, labels, ["self/transcribe"]),
         Step("self/frames", pack, {}, _frames(frames), [_CHOOSE, f"train/{LFMMI}.frames"], owns=frames, bulky=True),
         _model_step(train_step(SELF), train, e.model(SELF), {}, needs, elastic=_elastic(e, "lfmmi.")),
         Step(
@@ -563,7 +564,7 @@ def run_recipe(
     if chosen:
         run_plan(plan, e.out, first=first, end=chosen)
         first = chosen
-        if more_speech.found_nothing(e):  # the other systems are scored without it
+        if selftrain.found_nothing(e):  # the other systems are scored without it
             e, done = e.without_selftraining(), {each.step.name for each in plan[:chosen]}
             from_stage = None if from_stage == _SELF_STAGE else from_stage
             to_stage = "decode" if to_stage == _SELF_STAGE else to_stage
@@ -575,7 +576,7 @@ def run_recipe(
 
 def _chose_nothing(e: Experiment) -> bool:
     """Whether self-training is up to date and found nothing to learn from, so that its later steps never run."""
-    if SELF not in e.trained or not more_speech.found_nothing(e):
+    if SELF not in e.trained or not selftrain.found_nothing(e):
         return False
     plan = make_plan(planned_steps(e), e.out, None, None)
     chosen = next(place for place, each in enumerate(plan, 1) if each.step.name == _CHOOSE)

@@ -11,6 +11,7 @@ The directory that a step makes is never a user's own, and an earlier result sta
 in order, each on all cores that it can use.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +27,7 @@ from typing import Any
 
 from speech3.data import files_below
 from speech3.errors import MachineError, MissingError, OccupiedError, SettingError, Speech3Error
-from speech3.runtime import locked_directory, progress, read_json, say, write_json
+from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
 
 _READERS = 8  # threads; disks of networks answer slowly
 _FILES, _RECORD = "files", "record.json"  # of a result that was put aside
@@ -378,6 +380,22 @@ def seconds_of(out: Path, name: str) -> float:
     return float(read_json(_path(out, name))["seconds"])
 
 
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    # A file, opened for writing, and not the directory: NFS has locks between hosts for such files only.
+    with explained_disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        lock_file = (out / ".lock").open("w", encoding="utf-8")
+    with lock_file as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OccupiedError(
+                f"{out}: another run is using this directory; wait until it ends, or choose another --out"
+            ) from error
+        yield
+
+
 def run_plan(plans: Sequence[Plan], out: Path, first: int = 0, end: int | None = None) -> None:
     """Run the plans from `first` up to `end` in order, skipping steps that are done.
 
@@ -385,8 +403,7 @@ def run_plan(plans: Sequence[Plan], out: Path, first: int = 0, end: int | None =
     raise.
     """
     chosen = list(enumerate(plans, 1))[first:end]
-    busy = f"{out}: another run is using this directory; wait until it ends, or choose another --out"
-    with locked_directory(out, busy):
+    with _alone(out):
         for number, plan in chosen:
             head = f"[{number}/{len(plans)}] {plan.step.name}"
             if not plan.why:

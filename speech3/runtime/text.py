@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from speech3.errors import FormatError, MissingError, SettingError, Speech3Error
-from speech3.runtime.reporting import say
 
 UNREADABLE = (EOFError, OSError, zlib.error, lzma.LZMAError)  # what reading a file, compressed or not, may raise
 
@@ -367,6 +366,8 @@ def composed(text: str, path: Path | str) -> str:
     if text.isascii() or (changed := to_one_form(text)) == text:
         return text
     if str(path) not in _said:
+        from speech3.runtime.reporting import say  # only here, since it loads rich
+
         _said.add(str(path))
         pairs = zip(text.split(), changed.split(), strict=False)
         word, read = next((pair for pair in pairs if pair[0] != pair[1]), (text, changed))

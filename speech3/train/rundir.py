@@ -52,7 +52,8 @@ from speech3.train.curves import staleness_mean, staleness_p95
 
 GRAPHS = (GRAPH_DIR, TUNING_GRAPH_DIR)
 _LEAST = 1e-9  # lower bound of a cross-entropy used as a divisor
-_KIND, KIND = "nn-checkpoint", "nn-epoch"  # of files with a checkpoint, and with an epoch's parameters
+# The kinds of files: with a checkpoint, and with an epoch's parameters.
+_CHECKPOINT_KIND, EPOCH_KIND = "nn-checkpoint", "nn-epoch"
 _WORKERS = "training.workers"  # may change when a run is resumed: where a GPU has failed, the others continue
 _EPOCH = "parameters-"  # name of the file of an epoch's parameters, before the number
 
@@ -267,14 +268,14 @@ class RunDirectory:
     def save(self, state: RunState, tensors: dict[str, np.ndarray], library: str) -> None:
         """Write a checkpoint and remove all but the last few."""
         name = f"e{state.epoch:04d}-m{state.minibatch:08d}.safetensors"
-        about = {"kind": _KIND, "identity": self.identity, "product": library, "state": asdict(state)}
+        about = {"kind": _CHECKPOINT_KIND, "identity": self.identity, "product": library, "state": asdict(state)}
         save_tensors(self.path / "checkpoints" / name, tensors, about)
         for old in self._checkpoints()[: -self.keep]:
             old.unlink(missing_ok=True)
 
     def keep_epoch(self, epoch: int, tensors: dict[str, np.ndarray], count: int) -> None:
         """Write the model's tensors after an epoch, and remove those of all but the last `count` epochs written."""
-        save_tensors(self.path / "checkpoints" / f"{_EPOCH}{epoch:04d}.safetensors", tensors, {"kind": KIND})
+        save_tensors(self.path / "checkpoints" / f"{_EPOCH}{epoch:04d}.safetensors", tensors, {"kind": EPOCH_KIND})
         for old in list(self.epochs().values())[:-count]:
             old.unlink(missing_ok=True)
 
@@ -287,7 +288,7 @@ class RunDirectory:
         """Read the newest intact checkpoint (state, tensors, library), and remove later records from the metrics."""
         for path in reversed(self._checkpoints()):
             try:
-                tensors, about = load_tensors(path, _KIND)
+                tensors, about = load_tensors(path, _CHECKPOINT_KIND)
             except Speech3Error as error:
                 path.rename(path.with_suffix(".damaged"))  # else it would count as one of the newest, which are kept
                 say(f"{error}; renamed to {path.stem}.damaged; the run resumes from an earlier checkpoint, if any")
@@ -327,10 +328,10 @@ def mean_of(paths: Sequence[Path]) -> dict[str, np.ndarray]:
     """The mean of the tensors of some files, summed in float64; an error names a file that is damaged or has other
     tensors.
     """
-    first, _ = load_tensors(paths[0], KIND)
+    first, _ = load_tensors(paths[0], EPOCH_KIND)
     sums = {name: np.asarray(array, np.float64) for name, array in first.items()}
     for path in paths[1:]:
-        tensors, _ = load_tensors(path, KIND)
+        tensors, _ = load_tensors(path, EPOCH_KIND)
         if {name: array.shape for name, array in tensors.items()} != {n: a.shape for n, a in first.items()}:
             raise MismatchError(
                 f"{path}: cannot be averaged with {paths[0].name}: it has other tensors, so it is of another model; "

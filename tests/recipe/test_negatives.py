@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,8 @@ import toys
 from sounds import RATE_HZ, tone
 
 from speech3.data import audio
+from speech3.data.augment import negatives as made
+from speech3.data.augment.negatives import negatives
 from speech3.data.datadir import DataDir, Utterance, read_datadir, write_datadir
 from speech3.decode import tune
 from speech3.decode.grammar import from_arpa, join_words, one_word_grammar, phone_filler, with_filler, with_silence
@@ -21,7 +22,7 @@ from speech3.io import Fst
 from speech3.language.lexicon import mark_positions, with_garbage
 from speech3.recipe.experiment import Experiment, open_experiment
 from speech3.recipe.language import _said, error_rate
-from speech3.recipe.more_speech import make_negatives
+from speech3.recipe.negatives import make_data
 
 
 def write_tones(out: Path, texts: dict[str, str], rate_hz: int, pitches_hz: dict[str, float]) -> None:
@@ -60,7 +61,7 @@ def test_utterances_with_a_word_of_the_domain_are_left_out_and_others_resampled(
     texts = {key: said[number % 3] if number % 2 else "hello" for number, key in enumerate(keys)}
     write_tones(others, texts, 2 * RATE_HZ, {key: 1000.0 if texts[key] == "hello" else 2000.0 for key in keys})
     e = experiment(f"negatives={others}", "negatives.share=10")
-    make_negatives(e)
+    make_data(e)
     assert "6 of 12" in capsys.readouterr().err
 
     data = read_datadir(e.data(e.train))
@@ -78,23 +79,29 @@ def test_utterances_with_a_word_of_the_domain_are_left_out_and_others_resampled(
 
 def test_without_a_directory_our_own_speech_is_shuffled(experiment: Callable[..., Experiment]) -> None:
     e = experiment("negatives={}", "negatives.share=4")
-    make_negatives(e)
+    make_data(e)
     kinds = {key.split("-")[2] for key in read_datadir(e.data(e.train)).utterances if key.startswith("neg-")}
     assert kinds == {"noise", "shuffled", "tones", "babble", "silence", "two"}
 
 
-def test_two_sounds_in_one_negative_have_the_words_of_both(
-    experiment: Callable[..., Experiment], tmp_path: Path
+def test_two_sounds_in_one_negative_have_the_words_of_both_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = [f"o{number}" for number in range(12)]
-    write_tones(tmp_path / "others", dict.fromkeys(keys, "hello"), RATE_HZ, dict.fromkeys(keys, 500.0))
-    e = experiment(f"negatives={tmp_path / 'others'}", "negatives.share=10")
-    make_negatives(e)
-    data = read_datadir(e.data(e.train))
-    texts = [(each.text or "").split() for key, each in data.utterances.items() if key.endswith("two")]
-    changes = [sum(a != b for a, b in pairwise(words)) for words in texts]
-    assert len(texts) == 5 and max(changes) == 1, "one sound follows the other"
-    assert all(words.count("<noise>") <= 2 for words in texts)
+    levels = {"other": 0.5, "babble": 0.5, "noise": 0.25, "tones": 0.25, "silence": 0.25}
+    monkeypatch.setattr(made, "_sound", lambda kind, count, *_: np.full(count, levels[kind]))
+    found = [each for each in negatives(60, [], [], RATE_HZ, 1, held_out=False) if each[0] == "two"]
+    firsts = set()
+    for _, text, wave_N in found:
+        fifth = len(wave_N) // 5
+        speech_first = bool(wave_N[fifth] > 0.3)
+        joint = fifth + int(wave_N[fifth:-fifth].argmin())
+        assert wave_N[joint] == 0, "no click tells that another sound follows"
+        spoken_s = (joint if speech_first else len(wave_N) - joint) / RATE_HZ
+        words, spoken = text.split(), ["<unk>"] * (text.count("<unk>"))
+        assert words == ([*spoken, "<noise>"] if speech_first else ["<noise>", *spoken])
+        assert abs(len(spoken) - spoken_s / 0.4) <= 0.51 or len(spoken) == 1
+        firsts.add(speech_first)
+    assert len(found) == 12 and firsts == {True, False}
 
 
 @pytest.mark.parametrize(
@@ -113,7 +120,7 @@ def test_a_directory_without_other_speech_is_named(
     elif texts is not None:
         (tmp_path / "others").mkdir()
     with pytest.raises(kind, match=named):
-        make_negatives(experiment(f"negatives={tmp_path / 'others'}"))
+        make_data(experiment(f"negatives={tmp_path / 'others'}"))
 
 
 def test_words_spelled_by_letters_and_negatives_exclude_one_another(experiment: Callable[..., Experiment]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.hmm.alignment.times import Segment, write_ctm
 from speech3.io.ark import read_int_ark, write_ark
-from speech3.recipe import more_speech
+from speech3.recipe import selftrain
 
 
 def experiment(out: Path, least: float) -> Any:
@@ -27,7 +27,7 @@ def experiment(out: Path, least: float) -> Any:
 
 
 def test_the_certain_utterances_of_all_parts_are_chosen(tmp_path: Path, capsys: Any) -> None:
-    more_speech.choose(experiment(tmp_path, 0.75))
+    selftrain.choose(experiment(tmp_path, 0.75))
     assert (tmp_path / "self" / "chosen.txt").read_text() == "a 0.800 a0 a1\nd 1.000 d0\n"
     labels = read_int_ark(tmp_path / "self" / "labels.ark")
     assert {key: each.tolist() for key, each in labels.items()} == {"a": [97] * 3, "d": [100] * 3}
@@ -37,5 +37,5 @@ def test_the_certain_utterances_of_all_parts_are_chosen(tmp_path: Path, capsys: 
 
 def test_that_none_is_certain_enough_is_said_with_the_best(tmp_path: Path, capsys: Any) -> None:
     e = experiment(tmp_path, 1.5)
-    more_speech.choose(e)
-    assert "the best has 1.00" in capsys.readouterr().err and more_speech.found_nothing(e)
+    selftrain.choose(e)
+    assert "the best has 1.00" in capsys.readouterr().err and selftrain.found_nothing(e)

@@ -12,7 +12,7 @@ from speech3.runtime import read_metrics
 from speech3.train import run as run_module, train
 from speech3.train.parts import make_parts
 from speech3.train.run import estimate_statistics
-from speech3.train.rundir import KIND, RunDirectory, mean_of
+from speech3.train.rundir import EPOCH_KIND, RunDirectory, mean_of
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def _record(out):
 def test_the_mean_of_the_last_epochs_is_the_result_if_it_is_better(corpus, tmp_path, capsys):
     about = train(_config(corpus), tmp_path)
     tensors, _ = load_tensors(tmp_path / "model.safetensors", "nn")
-    kept = [load_tensors(path, KIND)[0] for path in sorted((tmp_path / "checkpoints").glob("parameters-*"))]
+    kept = [load_tensors(path, EPOCH_KIND)[0] for path in sorted((tmp_path / "checkpoints").glob("parameters-*"))]
     assert len(kept) == 3
     for name in ("layers.hidden.0.weight", "output.bias", "shift_F"):
         np.testing.assert_allclose(tensors[name], np.mean([each[name] for each in kept], 0), rtol=1e-5, atol=1e-6)
@@ -156,7 +156,7 @@ def test_a_killed_run_ends_as_one_that_was_not(corpus, tmp_path, monkeypatch):
 
 def test_tensors_of_another_model_are_named(tmp_path):
     for name, size in (("a", 3), ("b", 4)):
-        save_tensors(tmp_path / f"{name}.safetensors", {"w": np.ones(size, np.float32)}, {"kind": KIND})
+        save_tensors(tmp_path / f"{name}.safetensors", {"w": np.ones(size, np.float32)}, {"kind": EPOCH_KIND})
     with pytest.raises(MismatchError, match=r"b\.safetensors"):
         mean_of(sorted(tmp_path.glob("*.safetensors")))
     with pytest.raises(ValueError, match="average=1: the mean of one epoch"):

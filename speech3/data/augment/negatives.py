@@ -1,7 +1,8 @@
 """Negative utterances, in which nobody says a word of the domain: from them a model learns when to be silent.
 
 They are silence, room noise, notes and chords, other speech cut into pieces, babble of it, and the corpus's own speech
-in shuffled pieces, half of them reversed. In some ("two"), one of these follows another: a stream has such changes.
+in shuffled pieces, half of them reversed. In some ("two"), speech follows another sound, or the other way round, as in
+a stream.
 Their words are symbols: `NOISE`, and `OTHER_SPEECH` for each 0.4 s of speech. A model has a phone for each of the two,
 as Kaldi's recipes have NSN and SPN.
 
@@ -23,13 +24,13 @@ from speech3.runtime import progress, say
 
 # Drawn in turn, so that the shares are the same in every corpus.
 _KINDS = ("other", "noise", "shuffled", "tones", "two", "other", "babble", "tones", "silence", "two")
-_PARTS = ("other", "noise", "tones", "babble", "silence")  # of "two"
-_SPEECH = ("other", "shuffled", "babble")
+_SPEECH, _OTHER_SOUNDS = ("other", "shuffled", "babble"), ("noise", "tones", "silence")
+_FIRST_SHARE = 0.25, 0.75  # of the first of "two" sounds
 _LENGTHS_S = (1.0, 6.0)
 NEGATIVE_S = 3.5  # mean length
 _WORD_S = 0.4  # of speech, for each word in the transcript
 _PIECES_S = (0.06, 0.2)  # of shuffled speech: about a phone, shorter than most words
-_FADE_S = 0.005  # at the ends of these pieces
+_FADE_S = 0.005  # at the ends of these pieces, and of each of two sounds: a click must not tell that one follows
 _VOICES = 4
 _SPEECH_DB = (-20.0, 0.0)  # by which other speech is made softer
 _BABBLE_DB = (-45.0, -15.0)
@@ -113,8 +114,10 @@ def _sounds(
     count = round(rng.uniform(*_LENGTHS_S) * rate_hz)
     if kind != "two":
         return [(kind, _sound(kind, count, others, own, rate_hz, rng))]
-    kinds = rng.choice(_PARTS, 2, replace=False)
-    return [(str(part), _sound(str(part), max(count // 2, 1), others, own, rate_hz, rng)) for part in kinds]
+    first = round(count * rng.uniform(*_FIRST_SHARE))
+    kinds = rng.permutation([rng.choice(("other", "babble")), rng.choice(_OTHER_SOUNDS)])
+    parts = list(zip(map(str, kinds), (first, count - first), strict=True))
+    return [(part, _faded(_sound(part, size, others, own, rate_hz, rng), rate_hz)) for part, size in parts]
 
 
 def _sound(
@@ -145,16 +148,20 @@ def _speech(
 
 def shuffled(speech_N: np.ndarray, sample_rate_hz: int, rng: np.random.Generator) -> np.ndarray:
     """The speech cut into pieces that are about as long as phones, in random order, half of them reversed."""
-    ends, fade = [0], round(_FADE_S * sample_rate_hz)
+    ends = [0]
     while ends[-1] < len(speech_N):
         ends.append(ends[-1] + round(rng.uniform(*_PIECES_S) * sample_rate_hz))
-    pieces = [speech_N[begin:end].copy() for begin, end in pairwise(ends)]
-    for piece_N in pieces:
-        size = min(fade, len(piece_N) // 2)
-        ramp_N = np.linspace(0, 1, size, dtype=piece_N.dtype)
-        piece_N[:size] *= ramp_N
-        piece_N[len(piece_N) - size :] *= ramp_N[::-1]
+    pieces = [_faded(speech_N[begin:end], sample_rate_hz) for begin, end in pairwise(ends)]
     return np.concatenate([pieces[place][:: 1 if rng.random() < 0.5 else -1] for place in rng.permutation(len(pieces))])
+
+
+def _faded(sound_N: np.ndarray, sample_rate_hz: int) -> np.ndarray:
+    """The sound, which swells and fades within `_FADE_S`."""
+    size = min(round(_FADE_S * sample_rate_hz), len(sound_N) // 2)
+    gain_N = np.ones(len(sound_N), sound_N.dtype)
+    gain_N[:size] = np.linspace(0, 1, size)
+    gain_N[len(sound_N) - size :] = gain_N[:size][::-1]
+    return sound_N * gain_N
 
 
 def tones(count: int, sample_rate_hz: int, rng: np.random.Generator) -> np.ndarray:

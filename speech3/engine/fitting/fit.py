@@ -314,7 +314,9 @@ class _Run:
 
     def _text(self, done: Progress, result: EpochResult | None = None) -> str:
         loss, accuracy = means(done, classes=self.classes)
-        words = [f"loss {loss:.4f}"] + [f"accuracy {accuracy:.2%}"] * self.classes
+        words = [f"loss {loss:.4f}"]
+        if accuracy is not None:
+            words.append(f"accuracy {accuracy:.2%}")
         if result is not None and result.validation_loss is not None:
             words.append(f"validation loss {result.validation_loss:.4f}")
         if result is not None and result.validation_accuracy is not None:

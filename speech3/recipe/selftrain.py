@@ -1,14 +1,5 @@
-"""Speech besides that of the corpus: negatives, and recordings without transcripts, for self-training.
+"""Self-training: what LF-MMI recognises in recordings without transcripts trains a second network (`untranscribed`).
 
-Negatives (`negatives`) are training utterances in which nobody says a word of the domain, and a few beside dev. A model
-that has never learnt what is not a word finds words in noise and in other speech. With negatives, noise and other
-speech have phones of their own, which take no part in the language model or in the questions of the tree, and which the
-filler of the decoding graphs consists of (`speech3.decode.grammar`).
-
-OUT/data/train_neg                  train (with copies at other speeds) and negatives
-OUT/data/dev_neg                    negatives of other speakers, on which costs of fillers and confidences are tuned
-
-Self-training (`untranscribed`): what LF-MMI recognises in recordings without transcripts trains a second network.
 Vesely et al. 2013, "Semi-supervised training of deep neural networks": utterances that are recognised with confidence
 are added to the transcribed ones. The confidences are calibrated on dev, so their mean over the words of an utterance
 is the share of its words that is expected to be right.
@@ -21,7 +12,6 @@ OUT/frames/lfmmi_self               packed frames: of train, and of these uttera
 OUT/lfmmi_self                      the model directory; same HMM and graphs as the first network's
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,90 +19,24 @@ from pathlib import Path
 import numpy as np
 
 from speech3.config import FeatureConfig, parse, read_yaml
-from speech3.corpora import is_folder, read_speech, read_untranscribed
-from speech3.data import (
-    NEGATIVE_S,
-    AudioError,
-    DataDir,
-    Utterance,
-    audio,
-    is_datadir,
-    lengths_s,
-    read_datadir,
-    separate_speakers,
-    utterance_sounds,
-    write_datadir,
-    write_negatives,
-)
+from speech3.corpora import read_untranscribed
+from speech3.data import AudioError, Utterance, lengths_s, read_datadir, write_datadir
 from speech3.decode import Recognizer, WantedResults, decode_latticed, load_recognizer, parts_at_pauses, times_in
-from speech3.errors import DataError, MissingError, listed
 from speech3.features import extract
 from speech3.frames import segment_labels
 from speech3.hmm import read_ctm, write_ctm
 from speech3.io import FEATURES_FILE, ArkReader, ComputedMapping, IntArkReader, write_ark
-from speech3.language import is_word, read_lexicon
 from speech3.recipe import stages
-from speech3.recipe.experiment import LFMMI, NEGATIVES, SELF, UNTRANSCRIBED, Experiment
+from speech3.recipe.experiment import LFMMI, SELF, UNTRANSCRIBED, Experiment
+from speech3.recipe.stages import More, train_group
 from speech3.runtime import progress, say, write_lines, write_text
 
-_MOST_HELD_OUT = 100  # negatives: five minutes
 CHOSEN = "chosen.txt"  # empty if no utterance is certain enough
 _PART = 100  # utterances that are recognised before the results are written, so that a killed run loses little
 _LONG_S = 20.0  # longer stretches are cut at pauses: an utterance of several sentences is seldom all correct
 
 
-def make_negatives(e: Experiment) -> None:
-    """Write the training data with negatives, and the negatives for tuning.
-
-    Raises `Speech3Error`: the directory of recordings is missing or has none, or a word of the domain is said in all of
-    them.
-    """
-    given = e.recipe.negatives
-    assert given is not None
-    data, dev = read_datadir(e.data(e.speech)), read_datadir(e.data("dev"))
-    others = _without_domain(Path(given.recordings), e) if given.recordings else DataDir(Path(), {}, {})
-    first = next(iter(data.utterances.values()))
-    rate_hz = e.recipe.sample_rate or audio.info(data.recording(first), directory=data.path).sample_rate_hz
-    train, held_out = separate_speakers(utterance_sounds(others))
-    count, seed = max(1, round(given.share * sum(lengths_s(data).values()) / NEGATIVE_S)), e.recipe.seed
-    write_negatives(data, e.data(e.train), count, train, rate_hz, seed, alone=False)
-    most = min(len(dev.utterances), _MOST_HELD_OUT)
-    write_negatives(dev, e.data(NEGATIVES), most, held_out, rate_hz, seed + 1, alone=True)
-    say(f"  {count:,} negatives for training, {most:,} for tuning")
-
-
-def _spoken(text: str) -> set[str]:
-    """The words of a transcript as written, without marks around them, and the parts of those with hyphens."""
-    return {*text.casefold().split(), *re.findall(r"[^\W_]+(?:['’][^\W_]+)*", text.casefold())}
-
-
-def _without_domain(source: Path, e: Experiment) -> DataDir:
-    """The recordings of other speech, without those whose transcript has a word of the lexicon."""
-    if not (is_datadir(source) or is_folder(source)):
-        raise MissingError(f"{source}: no directory with recordings; pass a folder of recordings, or a data directory")
-    data, faults = read_speech(source, transcribed=False)
-    used = {str(path) for path in data.recordings.values()}
-    for fault in faults:
-        if fault.where not in used:  # recordings without a transcript are used
-            say(f"  left out: {fault}")
-    domain = {word.casefold() for word in read_lexicon(e.lexicon).by_word if is_word(word)}
-    said = {key: domain & _spoken(each.text or "") for key, each in data.utterances.items()}
-    kept = {key: each for key, each in data.utterances.items() if not said[key]}
-    words = dict.fromkeys(word for each in said.values() for word in sorted(each))
-    if not kept:
-        raise DataError(
-            f"{source}: in each of its {len(said):,} utterances a word of the lexicon is said ({listed(words, 5)});"
-            " pass recordings without these words as negatives"
-        )
-    if words:
-        say(
-            f"  {source}: {len(said) - len(kept):,} of {len(said):,} utterances are left out, as a word of the lexicon"
-            f" is said in them: {listed(words, 5)}"
-        )
-    return replace(data, utterances=kept)
-
-
-def make_untranscribed(e: Experiment) -> None:
+def make_data(e: Experiment) -> None:
     assert e.recipe.untranscribed is not None
     known = [read_datadir(e.data(split)) for split in ("train", "dev", "test")]
     data = read_untranscribed(Path(e.recipe.untranscribed.recordings), known)
@@ -212,14 +136,14 @@ def pack_frames(e: Experiment) -> None:
     """Pack the frames of train together with those of the chosen utterances; dev is that of the first network."""
     preset, out = e.feature_preset(LFMMI), e.frames(SELF)
     chosen = IntArkReader(e.out / "self" / "labels.ark")
-    stages.pack_lfmmi_frames(e, out, stages.More(ArkReader(e.features(preset, UNTRANSCRIBED) / "feats.scp"), chosen))
+    stages.pack_lfmmi_frames(e, out, More(ArkReader(e.features(preset, UNTRANSCRIBED) / "feats.scp"), chosen))
 
 
 def train_network(e: Experiment) -> None:
     """Train the second network as the first, but with passes for the transcribed and the chosen speech together."""
     lengths = lengths_s(read_datadir(e.data(UNTRANSCRIBED)))
     more_h = sum(lengths[key] for key in IntArkReader(e.out / "self" / "labels.ark")) / 3600
-    stages.train_group(stages.config_of(e, SELF, more_h), e.model(SELF), LFMMI)
+    train_group(stages.config_of(e, SELF, more_h), e.model(SELF), LFMMI)
 
 
 def _first(bad: Mapping[str, str]) -> str:
