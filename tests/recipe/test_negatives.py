@@ -87,7 +87,7 @@ def test_without_a_directory_our_own_speech_is_shuffled(experiment: Callable[...
 def test_two_sounds_in_one_negative_have_the_words_of_both_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    levels = {"other": 0.5, "babble": 0.5, "noise": 0.25, "tones": 0.25, "silence": 0.25}
+    levels = {"other": 0.5, "shuffled": 0.5, "babble": 0.5, "noise": 0.25, "tones": 0.25, "silence": 0.25}
     monkeypatch.setattr(made, "_sound", lambda kind, count, *_: np.full(count, levels[kind]))
     found = [each for each in negatives(60, [], [], RATE_HZ, 1, held_out=False) if each[0] == "two"]
     firsts = set()
