@@ -5,7 +5,8 @@ kernels, `token_passing`, are the search; `search` runs it over many utterances;
 `word_lattice`, `lattice_paths`, `lattice_composition`, `lattice_archive` and `lattice_directory` keep what it found;
 `rescoring` gives it other language models. `trained_model` holds everything that recognition needs; `apply` uses it on
 data directories, `recognizer` (the class of the Python interface) on recordings, `streaming` on streams, `align` for
-forced alignment; `tune` finds its parameters. `transcribing` writes results and shows live ones.
+forced alignment; `tune` finds its parameters. `transcribing` writes results and shows live ones. `kaldi` imports
+Kaldi's alignments and graphs, `model_export` exports networks for onnxruntime.
 """
 
 from typing import TYPE_CHECKING
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         with_mean_scores as with_mean_scores,
         write_loglikes as write_loglikes,
     )
-    from speech3.decode.exchange import export as export, import_kaldi as import_kaldi
     from speech3.decode.grammar import (
         GRAPH_LEXICON as GRAPH_LEXICON,
         UNSEEN_WEIGHT as UNSEEN_WEIGHT,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         with_lexicon_of as with_lexicon_of,
     )
     from speech3.decode.graph import build_graph as build_graph
+    from speech3.decode.kaldi import import_kaldi as import_kaldi
     from speech3.decode.lattice_directory import (
         NBEST_FILE as NBEST_FILE,
         WantedResults as WantedResults,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         oracle_texts as oracle_texts,
         ranked_paths as ranked_paths,
     )
+    from speech3.decode.model_export import export as export
     from speech3.decode.new_graph import (
         GraphSources as GraphSources,
         make_graph as make_graph,

@@ -12,7 +12,7 @@ A model directory is self-contained, however it was trained:
     decode.json         acoustic scale, word penalty and calibration, tuned on the dev set; beam and maximum of states
     tuning.json         `DecodeConfig` of its recipe, with the tuning grid
 
-An exported network (`speech3.decode.exchange`) is a file, OUT.onnx, which includes the config of its features, and
+An exported network (`speech3.decode.model_export`) is a file, OUT.onnx, which includes the config of its features, and
 beside it the directory OUT.decode with the other files; it is used in the same way as a model directory.
 
 Axes: T frames, D features, K rows of scores, P pdfs.

@@ -22,10 +22,10 @@ Axes: T frames, D dimensions, G Gaussians, J pdfs, N pairs of a frame and a pdf.
 """
 
 import heapq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, cast
 
 import numba
 import numpy as np
@@ -134,13 +134,13 @@ def load_gmm(path: Path | str) -> Gmm:
 
 
 class Sums:
-    """Statistics of which ``+=`` adds those of other data, field by field."""
+    """A dataclass of statistics of which ``+=`` adds those of other data, field by field."""
 
     def __iadd__(self, other: Self) -> Self:
-        for name, value in vars(other).items():
-            total = getattr(self, name)
-            total += value  # arrays in place
-            setattr(self, name, total)
+        for field in fields(cast(Any, self)):  # and not what a cached property has computed
+            total = getattr(self, field.name)
+            total += getattr(other, field.name)  # arrays in place
+            setattr(self, field.name, total)
         return self
 
 

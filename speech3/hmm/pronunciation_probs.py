@@ -51,7 +51,7 @@ class PronunciationCounts(Sums):
         return (self.before_silence[key] + SMOOTHING * self.average) / (self.said[key] + SMOOTHING)
 
 
-def estimated(workers: Workers, lexicon: Lexicon) -> Lexicon:
+def estimated_along(workers: Workers, lexicon: Lexicon) -> Lexicon:
     """The lexicon with probabilities estimated from the alignments that the workers hold."""
     counts = workers.total(count)
     expected: Expected = {}

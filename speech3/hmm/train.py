@@ -35,7 +35,7 @@ from speech3.hmm.model import (
     monophone_tree,
     num_outputs,
 )
-from speech3.hmm.pronunciation_probs import estimated
+from speech3.hmm.pronunciation_probs import estimated_along
 from speech3.hmm.transcript import Alignment, TranscriptGraph, best_path, equal_alignment, evened_out, from_path
 from speech3.hmm.workers import StoredAlignments, Workers, WorkerShare
 from speech3.language import Lexicon
@@ -318,7 +318,7 @@ def train_triphone(
     system = tied_states(workers, mono.hmm.lexicon, config, config.tri, generator, metrics, "tri")
     if not config.lexicon_probs:
         return system
-    return replace(system, hmm=replace(system.hmm, lexicon=estimated(workers, mono.hmm.lexicon)))
+    return replace(system, hmm=replace(system.hmm, lexicon=estimated_along(workers, mono.hmm.lexicon)))
 
 
 def tied_states(

@@ -11,7 +11,7 @@ from whistles import FEATURES, HMM, SAID, SETTINGS, features_of_file, gaussians_
 
 from speech3.config import DecodeConfig
 from speech3.decode import exchange as exporting
-from speech3.decode.exchange import Export, export
+from speech3.decode.model_export import Export, export
 from speech3.decode.recognizer import load_recognizer, transcribe
 from speech3.decode.tune import tune_recognizer
 from speech3.errors import DataError, MismatchError, Speech3Error, TrainingError

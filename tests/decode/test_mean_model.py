@@ -18,8 +18,8 @@ from speech3.data.datadir import read_datadir
 from speech3.decode import apply, speaker_passes, trained_model
 from speech3.decode.align import _more_words, find_alignment
 from speech3.decode.apply import decoded_features, features_for
-from speech3.decode.exchange import export
 from speech3.decode.graph import load_graph
+from speech3.decode.model_export import export
 from speech3.decode.online_scores import OnlineScores
 from speech3.decode.recognizer import load_recognizer, transcribe
 from speech3.decode.speaker_passes import KnownSpeakers, read_speakers, write_speakers

@@ -241,7 +241,7 @@ def test_models_that_cannot_follow_a_stream(model: Path) -> None:
 def test_an_exported_network(model: Path, tmp_path: Path, keys: dict[str, Any]) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    from speech3.decode.exchange import export
+    from speech3.decode.model_export import export
     from speech3.decode.online_scores import online_network
 
     save_network(model, **keys)
@@ -256,7 +256,7 @@ def test_an_exported_network(model: Path, tmp_path: Path, keys: dict[str, Any]) 
 def test_an_exported_bidirectional_network(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    from speech3.decode.exchange import export
+    from speech3.decode.model_export import export
 
     save_network(model, family="lstm", layers=1, cells=4, bidirectional=True)
     export(model, tmp_path / "x.onnx", int8=False)

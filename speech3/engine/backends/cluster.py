@@ -16,7 +16,7 @@ minibatch states into those of the server, and handles deaths.
 
 A copy is taken partition by partition while pushes continue. A push in flight may then be in some partitions of the
 copy and not in others, like the push of a shard that dies in a round of syncs; its minibatches count as used, as they
-do then.
+do then. Only what runs this backend may import this module, since Ray is an optional dependency.
 """
 
 import logging
@@ -60,7 +60,7 @@ COPY_S = 5.0  # least time between two copies of the server
 COPY_SHARE = 0.05  # share of the time that copies may take
 JOIN_S = 20.0  # how long shards that are ready wait for the others before they begin
 ROOM_S = 60.0  # timeout for a node with room for a shard
-TIMEOUT_S = 60.0  # timeout for one with room for a partition, and for a reply
+TIMEOUT_S = 60.0  # timeout for a node with room for a partition, and for a reply
 # Before another attempt: Ray takes a while to know that a node is gone, and starts actors there until then.
 _REST_S = 0.2
 _PROBE_S = 5.0
