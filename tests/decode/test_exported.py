@@ -10,7 +10,7 @@ import pytest
 from whistles import FEATURES, HMM, SAID, SETTINGS, features_of_file, gaussians_to_network, save_network
 
 from speech3.config import DecodeConfig
-from speech3.decode import exchange as exporting
+from speech3.decode import model_export as exporting
 from speech3.decode.model_export import Export, export
 from speech3.decode.recognizer import load_recognizer, transcribe
 from speech3.decode.tune import tune_recognizer

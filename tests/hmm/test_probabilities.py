@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.hmm.pronunciation_probs import estimated as estimated_lexicon
+from speech3.hmm.pronunciation_probs import estimated_along
 from speech3.hmm.transcript import NO_WORD, Alignment
 from speech3.hmm.workers import Workers, WorkerShare
 from speech3.language.lexicon import Lexicon, Pronunciation, mark_positions, read_lexicon, write_lexicon
@@ -33,7 +33,7 @@ def estimated() -> Lexicon:
     words = {"u": ["A", "B"], "v": ["A", "A"]}
     with Workers(words, {}, 1) as workers:
         workers.run(hold, alignments)
-        return estimated_lexicon(workers, LEXICON)
+        return estimated_along(workers, LEXICON)
 
 
 def test_pronunciations_are_counted(estimated: Lexicon) -> None:
