@@ -50,25 +50,31 @@ def write_ark(
     Parameters
     ----------
     items
-        float32 or float64 matrices (T, F), or int32 vectors (T,).
+        Each with a name of its own, without spaces: float32 or float64 matrices (T, F), or vectors (T,) of integers
+        of 32 bits.
     scp
         Index file to write: lines ``utterance /absolute/path.ark:offset``, sorted, whatever the order of `items`.
     compress
         Lossy compression of matrices to about one byte per value (Kaldi's ``--compress``); values that are not finite
         are errors then.
+
+    Raises DataError: an array of another kind, or a name that is empty, has spaces, or occurs twice.
     """
-    index: list[str] = []
+    index: dict[str, str] = {}
     with atomic_path(ark) as temporary, temporary.open("wb") as stream:
         for utterance, array in items:
+            if utterance in index:
+                raise DataError(f"{ark}: {utterance} occurs a second time; give each array a name of its own")
             offset = write_entry(stream, utterance, array, compress=compress, name=ark)
-            index.append(index_line(utterance, ark, offset))
+            index[utterance] = index_line(utterance, ark, offset)
     if scp is not None:
-        write_text(scp, "".join(sorted(index)))
+        write_text(scp, "".join(sorted(index.values())))
     return len(index)
 
 
 def write_entry(stream: IO[bytes], utterance: str, array: np.ndarray, *, compress: bool, name: Path | str) -> int:
     """Append one array of the archive `name` as in `write_ark`; return the offset of its value in `stream`."""
+    _check_entry(utterance, array, name)
     stream.write(utterance.encode("utf-8") + b" ")
     offset = stream.tell()
     if array.ndim == 2 and compress:
@@ -84,6 +90,19 @@ def write_entry(stream: IO[bytes], utterance: str, array: np.ndarray, *, compres
         rows_T["size"], rows_T["value"] = 4, array
         stream.write(_BINARY + b"\4" + len(array).to_bytes(4, "little") + rows_T.tobytes())
     return offset
+
+
+def _check_entry(utterance: str, array: np.ndarray, name: Path | str) -> None:
+    """Raise an error for what a Kaldi archive cannot hold: it would be read as something else, or not at all."""
+    if utterance.split() != [utterance]:
+        raise DataError(f"{name}: {utterance!r}: the name of an array must be one word without spaces")
+    matrix = array.ndim == 2 and array.dtype in (np.float32, np.float64)
+    vector = array.ndim == 1 and array.dtype.kind in "iu" and np.array_equal(array, array.astype(np.int32))
+    if not matrix and not vector:
+        raise DataError(
+            f"{name}: {utterance}: an array of shape {array.shape} and type {array.dtype} cannot be written;"
+            " convert it to a matrix of float32, or a vector of integers of 32 bits"
+        )
 
 
 def index_line(utterance: str, ark: Path | str, offset: int, *, relative: bool = False) -> str:

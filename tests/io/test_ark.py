@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from speech3.errors import FormatError, Speech3Error
+from speech3.errors import DataError, FormatError, Speech3Error
 from speech3.io.ark import ArkReader, IntArkReader, _kaldi_io, read_int_ark, read_scp, write_ark
 
 RNG = np.random.default_rng(0)
@@ -167,10 +167,32 @@ def test_integer_archives_cut_anywhere_are_errors_but_between_vectors(tmp_path: 
 
 
 def test_an_utterance_twice_in_an_integer_archive(tmp_path: Path) -> None:
-    write_ark(tmp_path / "ali.ark", [("a", np.arange(3)), ("b", np.arange(2)), ("a", np.arange(4))])
+    write_ark(tmp_path / "ali.ark", [("a", np.arange(3)), ("b", np.arange(2))])
+    write_ark(tmp_path / "more.ark", [("a", np.arange(4))])
+    (tmp_path / "ali.ark").write_bytes((tmp_path / "ali.ark").read_bytes() + (tmp_path / "more.ark").read_bytes())
     for read in (read_int_ark, IntArkReader):
         with pytest.raises(Speech3Error, match=r"ali\.ark: a occurs a second time; make the archive again"):
             read(tmp_path / "ali.ark")
+
+
+@pytest.mark.parametrize(
+    ("key", "array"),
+    [
+        ("two words", np.zeros((1, 1), np.float32)),
+        ("", np.zeros((1, 1), np.float32)),
+        ("a", np.zeros((1, 1), np.float32)),
+        ("long", np.arange(4) + 2**40),
+        ("real", np.ones(4, np.float32)),
+        ("half", np.ones((2, 2), np.float16)),
+        ("integers", np.ones((2, 2), np.int32)),
+        ("swapped", np.ones((2, 2), ">f4")),
+        ("axes", np.ones((2, 2, 2), np.float32)),
+    ],
+)
+def test_what_an_archive_cannot_hold_is_refused(tmp_path: Path, key: str, array: np.ndarray) -> None:
+    with pytest.raises(DataError, match=rf"feats\.ark: .*{key}"):
+        write_ark(tmp_path / "feats.ark", [("a", np.zeros((1, 1), np.float32)), (key, array)])
+    assert not (tmp_path / "feats.ark").exists()
 
 
 def test_integer_archives_that_are_none(tmp_path: Path) -> None:
