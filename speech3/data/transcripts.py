@@ -176,6 +176,8 @@ def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] 
     ``+`` are not punctuation in Unicode, so ``<unk>`` is kept. ``phones48`` and ``phones39`` fold TIMIT's phones to Lee
     and Hon's classes. An unknown step is an error.
     """
+    if isinstance(steps, str):
+        raise SettingError(f"normalize={steps!r}: pass a list of steps, [{steps!r}]")
     for step in steps:
         if step not in _STEPS:
             raise SettingError(f"normalisation: unknown step {step!r}; choose from {', '.join(_STEPS)}")

@@ -22,6 +22,7 @@ hypothesis: substitutions and insertions are wrong.
 Axes: U units (utterances or speakers), R resamples, C columns of counts.
 """
 
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ import jiwer
 import numpy as np
 
 from speech3.data import lower_case, normalize_text, words_with_sharp_s
-from speech3.errors import DataError, MismatchError, MissingError, Speech3Error
+from speech3.errors import DataError, MismatchError, MissingError, SettingError, Speech3Error
 from speech3.evaluate.text import characters, scored_words
 
 if TYPE_CHECKING:
@@ -299,7 +300,8 @@ def score(
     Raises
     ------
     Speech3Error
-        No utterance of `ref` was decoded, `ref` holds no words at all, or an utterance has no speaker.
+        No utterance of `ref` was decoded, `ref` holds no words at all, an utterance has no speaker, or an argument has
+        another type.
     """
     _check(ref, hyp, speakers)
     names = list(ref)
@@ -359,6 +361,14 @@ def paired_test(first: Score, other: Score, metric: Metric = "WER") -> PairedTes
 
 
 def _check(ref: Mapping[str, str], hyp: Mapping[str, str], speakers: Mapping[str, str] | None) -> None:
+    for name, texts in (("ref", ref), ("hyp", hyp)):
+        if not isinstance(texts, Mapping):
+            raise SettingError(f"{name}={reprlib.repr(texts)}: pass a dictionary of utterances and their texts")
+        if other := next((key for key, text in texts.items() if not isinstance(text, str)), None):
+            raise SettingError(
+                f"{name}[{other!r}]={reprlib.repr(texts[other])}: pass the text as one string, its words separated by"
+                " spaces"
+            )
     if not ref:
         raise DataError("the reference holds no utterances")
     if not hyp:

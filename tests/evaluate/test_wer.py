@@ -1,11 +1,12 @@
 """Counts against a Levenshtein distance of the test's own, and hand-counted cases."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError, Speech3Error
 from speech3.evaluate.text import character_error_rate
 from speech3.evaluate.wer import ErrorCounts, paired_test, score
 
@@ -194,6 +195,20 @@ def test_references_of_other_lengths_have_their_own_rates() -> None:
     paired = paired_test(first, other)
     assert paired.difference == pytest.approx(1 / 7 - 1 / 4)
     assert paired.difference_ci95 == pytest.approx((-1 / 2, 1 / 5))  # v drawn twice, u drawn twice
+
+
+@pytest.mark.parametrize(
+    ("ref", "hyp", "normalize", "named"),
+    [
+        ({"u": ["a", "b"]}, {"u": "a b"}, (), r"ref\['u'\]"),
+        ({"u": "a b"}, {"u": ["a", "b"]}, (), r"hyp\['u'\]"),
+        ("a b", "a b", (), "ref='a b'"),
+        ({"u": "a b"}, {"u": "a b"}, "lower", "normalize='lower'"),
+    ],
+)
+def test_arguments_of_other_types_are_named(ref: Any, hyp: Any, normalize: Any, named: str) -> None:
+    with pytest.raises(SettingError, match=named):
+        score(ref, hyp, normalize=normalize)
 
 
 def test_symbols_are_not_words() -> None:
