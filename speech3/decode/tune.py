@@ -7,6 +7,7 @@ frames are not independent, and word sequences that the lattice lacks count as i
 Axes: T frames, P pdfs, W words.
 """
 
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -34,7 +35,6 @@ from speech3.runtime import explained_disk_errors, progress, read_json, say, wri
 
 _STEPS, _PRIOR = 50, 1.0  # most Newton steps; strength of the prior, which matters if words are few or all correct
 ErrorRate = Callable[[list[str], list[str]], float]
-FALSE_WORDS = 0.03  # for each negative, which lasts three to four seconds: one in two minutes
 _Found = tuple[Hypothesis, Lattice] | None
 _Words = dict[str, tuple[str, ...]]
 _MAX_BYTES = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
@@ -191,53 +191,50 @@ def tune_filler(
 ) -> FillerTuning:
     """Find the cost of fillers, and calibrate the words' posteriors with it.
 
-    It is the lowest with which the error rate is not higher than without fillers (`found`); with negatives, the highest
-    above it with which few words are found in them, if there is one. Words in negatives are wrong in the calibration.
-
-    Costs are bisected, since errors grow as the cost falls, and words in negatives become fewer. If even the highest is
-    too low, fillers are off.
+    It is the lowest with which the error rate is not higher than without fillers (`found`); it is bisected, since
+    errors grow as the cost falls. With negatives, in which each word is an error, it is the cost with the fewest errors
+    in dev and negatives together, of several the highest: one word of dev must not cost many in them.
 
     `negatives`: scores of utterances in which there is no word, and their number.
     """
     setting, least = (found.best.acoustic_scale, found.best.word_penalty), found.best.error_rate
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
-    costs = (*FILLER_COSTS, FILLER_OFF)
+    reference_words = sum(map(len, references.values()))
 
-    def latticed(utterances: Scores, count: int, place: int) -> tuple[DecodingGraph, dict[str, _Found], _Words]:
-        costly = graph.with_filler_cost(costs[place])
-        shown = progress(utterances, count, f"fillers at cost {costs[place]:g}")
+    def latticed(utterances: Scores, count: int, cost: float) -> tuple[DecodingGraph, dict[str, _Found], _Words]:
+        costly = graph.with_filler_cost(cost)
+        shown = progress(utterances, count, f"fillers at cost {cost:g}")
         each = dict(lattices(costly, shown, quick, setting, jobs))
         return costly, each, {key: tuple(filter(is_word, one[0].words)) if one else () for key, one in each.items()}
 
     with closing(_KeptScores(scores)) as kept, closing(_KeptScores(negatives[0])) as sounds:
-        chosen, low, high = FillerTuning(FILLER_OFF, found.words, found.calibration), 0, len(FILLER_COSTS)
-        # The lowest cost at which no more words are wrong than without fillers.
-        while low < high:
-            middle = (low + high) // 2
-            costly, each, words = latticed(kept, len(references), middle)
-            rate = error_rate_of(references, words, error_rate)
-            say(f"  fillers at cost {costs[middle]:g}: {100 * rate:.2f} %")
-            if rate <= least + 1e-9:
-                calibration = _calibrated(costly, each, references, setting[0])
-                chosen, high = FillerTuning(costs[middle], words, calibration), middle
-            else:
-                low = middle + 1
+        chosen = FillerTuning(FILLER_OFF, found.words, found.calibration)
         if not negatives[1]:
+            low, high = 0, len(FILLER_COSTS)
+            while low < high:
+                middle = (low + high) // 2
+                costly, each, words = latticed(kept, len(references), FILLER_COSTS[middle])
+                rate = error_rate_of(references, words, error_rate)
+                say(f"  fillers at cost {FILLER_COSTS[middle]:g}: {100 * rate:.2f} %")
+                if rate <= least + 1e-9:
+                    calibration = _calibrated(costly, each, references, setting[0])
+                    chosen, high = FillerTuning(FILLER_COSTS[middle], words, calibration), middle
+                else:
+                    low = middle + 1
             return chosen
-        # The highest from there on with few words in negatives.
-        best, high = low, len(costs) - 1
-        while low <= high:
-            middle = (low + high + 1) // 2
-            words = latticed(sounds, negatives[1], middle)[2]
-            false = sum(map(len, words.values()))
-            say(f"  fillers at cost {costs[middle]:g}: {counted(false, 'word')} in {counted(len(words), 'negative')}")
-            if false <= FALSE_WORDS * len(words):
-                best, low = middle, middle + 1
-            else:
-                high = middle - 1
-        costly, each, words = latticed(kept, len(references), best)
-        every = each | latticed(sounds, negatives[1], best)[1]
-        return FillerTuning(costs[best], words, _calibrated(costly, every, references, setting[0]))
+        fewest = math.inf
+        for cost in (FILLER_OFF, *reversed(FILLER_COSTS)):
+            costly, each, words = latticed(kept, len(references), cost)
+            rate = error_rate_of(references, words, error_rate)
+            if (wrong := rate * reference_words) > fewest:
+                break  # errors in dev alone are more
+            _, silent, heard = latticed(sounds, negatives[1], cost)
+            false = sum(map(len, heard.values()))
+            say(f"  fillers at cost {cost:g}: {100 * rate:.2f} %, {counted(false, 'word')} in negatives")
+            if wrong + false < fewest - 1e-6:
+                fewest = wrong + false
+                chosen = FillerTuning(cost, words, _calibrated(costly, each | silent, references, setting[0]))
+        return chosen
 
 
 def _calibrated(

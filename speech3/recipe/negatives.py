@@ -29,7 +29,7 @@ from speech3.language import is_word, read_lexicon
 from speech3.recipe.experiment import NEGATIVES, Experiment
 from speech3.runtime import say
 
-SOUNDS = 2  # larger where other sounds are made of the same settings
+SOUNDS = 3  # larger where other sounds are made of the same settings
 _MOST_HELD_OUT = 100  # five minutes
 
 

@@ -1,8 +1,7 @@
 """Negative utterances, in which nobody says a word of the domain: from them a model learns when to be silent.
 
 They are silence, room noise, notes and chords, other speech cut into pieces, babble of it, and the corpus's own speech
-in shuffled pieces, half of them reversed. In some ("two"), speech follows another sound, or the other way round, as in
-a stream.
+in shuffled pieces, half of them reversed. In some ("two"), one of these sounds follows another, as in a stream.
 Their words are symbols: `NOISE`, and `OTHER_SPEECH` for each 0.4 s of speech. A model has a phone for each of the two,
 as Kaldi's recipes have NSN and SPN.
 
@@ -23,8 +22,8 @@ from speech3.errors import DataError, Speech3Error
 from speech3.runtime import progress, say
 
 # Drawn in turn, so that the shares are the same in every corpus.
-_KINDS = ("other", "noise", "shuffled", "tones", "two", "other", "babble", "tones", "silence", "two")
-_SPEECH, _OTHER_SOUNDS = ("other", "shuffled", "babble"), ("noise", "tones", "silence")
+_KINDS = ("other", "noise", "shuffled", "two", "tones", "other", "two", "babble", "silence", "two")
+_SPEECH, _FOLLOWING = ("other", "shuffled", "babble"), ("other", "babble", "noise", "tones", "silence")
 _FIRST_SHARE = 0.25, 0.75  # of the first of "two" sounds
 _LENGTHS_S = (1.0, 6.0)
 NEGATIVE_S = 3.5  # mean length
@@ -85,13 +84,15 @@ def negatives(
                 unreadable.add(str(error))
                 if not left:
                     raise
-        words = [word for part, wave_N in parts for word in _words(part, len(wave_N) / sample_rate_hz)]
+        words = _words([(part, len(wave_N) / sample_rate_hz) for part, wave_N in parts])
         wave_N = np.concatenate([wave_N for _, wave_N in parts])
         yield kind, " ".join(words), wave_N.clip(-1, 1).astype(np.float32)
 
 
-def _words(kind: str, length_s: float) -> list[str]:
-    return [OTHER_SPEECH] * max(1, round(length_s / _WORD_S)) if kind in _SPEECH else [NOISE]
+def _words(lengths_s: Sequence[tuple[str, float]]) -> list[str]:
+    """The transcript of sounds of these kinds and lengths: a noise that changes is one noise."""
+    words = [max(1, round(s / _WORD_S)) * [OTHER_SPEECH] if kind in _SPEECH else [NOISE] for kind, s in lengths_s]
+    return words[0] if all(each == [NOISE] for each in words) else [word for each in words for word in each]
 
 
 def separate_speakers(sounds: Sequence[Sound]) -> tuple[list[Sound], list[Sound]]:
@@ -115,7 +116,7 @@ def _sounds(
     if kind != "two":
         return [(kind, _sound(kind, count, others, own, rate_hz, rng))]
     first = round(count * rng.uniform(*_FIRST_SHARE))
-    kinds = rng.permutation([rng.choice(("other", "babble")), rng.choice(_OTHER_SOUNDS)])
+    kinds = rng.choice(_FOLLOWING, 2, replace=False)
     parts = list(zip(map(str, kinds), (first, count - first), strict=True))
     return [(part, _faded(_sound(part, size, others, own, rate_hz, rng), rate_hz)) for part, size in parts]
 
