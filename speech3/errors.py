@@ -103,6 +103,10 @@ def check_bad(
         raise DataError(f"{what}: no utterances")
     if len(bad) <= most * total:
         return
+    if total == 1:
+        ((utterance, reason),) = bad.items()
+        alone = f"{utterance}: {reason.removeprefix(f'{utterance}: ')}"
+        raise DataError(f"{what}: {alone}{'; ' + remedy if remedy else ''}")
     shown = [f"\n  {utterance}: {reason.removeprefix(f'{utterance}: ')}" for utterance, reason in bad.items()]
     more = f"\n  and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
     raise DataError(

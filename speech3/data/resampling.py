@@ -125,6 +125,7 @@ def checked_samples(samples: ArrayLike) -> np.ndarray:
         )
     if array.ndim == 2 and 1 in array.shape:
         array = array.reshape(-1)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.ndim != 1:
         raise SettingError(
             f"samples of shape {array.shape}, but one channel is expected, (samples,); average the channels, or"

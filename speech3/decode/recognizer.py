@@ -44,7 +44,7 @@ _BLOCK_S = 10.0  # how much of a long recording is read at once, and is examined
 _ADAPT_S = 300.0  # how much of a speaker is enough to adapt to: more changes little, and must fit in memory
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Recognizer(TrainedModel):
     """A trained model that recognises recordings and streams.
 

@@ -193,9 +193,11 @@ class _Segment:
 
     def __post_init__(self) -> None:
         announce_compiling("the search")
-        recognizer, settings = self.recognizer, self.recognizer.settings
+        recognizer = self.recognizer
+        # The graph first: if there is none, the advice to tune would not help.
+        graph, settings = recognizer.graph, recognizer.settings
         self._output_s = recognizer.clock.shift_s * recognizer.scorer.subsampling
-        self._graph = with_word_penalty(recognizer.graph.arranged, settings.word_penalty)
+        self._graph = with_word_penalty(graph.arranged, settings.word_penalty)
         self._silence = silence_pdfs(recognizer)
         self._restart()
 

@@ -224,7 +224,7 @@ def load_settings(directory: Path | str, model: Path | str | None = None) -> Dec
         ) from error
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TrainedModel:
     """An acoustic model with everything that aligning and decoding need.
 
@@ -248,6 +248,9 @@ class TrainedModel:
     sat: "TrainedModel | None" = None
     transform: np.ndarray | None = None
     graphs: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.directory}>"
 
     def with_min_confidence(self, least: float) -> Self:
         if not isinstance(least, numbers.Real) or isinstance(least, bool) or not 0 <= least <= 1:

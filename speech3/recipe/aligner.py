@@ -415,10 +415,11 @@ def with_further_words(
     if alone and (len(lost) > len(set(words)) / 2 or (lost and not known)):
         some = listed((word for word in recognizer.hmm.lexicon.by_word if is_word(word)), _SHOWN)
         lacks = listed(lost) + ("" if known else f", and no {UNKNOWN} to align them as")
-        raise MissingError(
-            f"text: this model (words: {some}) has no pronunciation of {lacks}; write other words, or use"
-            ' Aligner.load("english") or a model that Aligner.train makes of recordings with these words'
-        )
+        others = "" if recognizer.directory == model_path(Path(ENGLISH)) else f'Aligner.load("{ENGLISH}") or '
+        remedy = f"write other words, or use {others}a model that Aligner.train makes of recordings with these words"
+        if any(character.isdigit() for word in lost for character in word):
+            remedy = "write numbers as they are spoken, in words"
+        raise MissingError(f"text: this model (words: {some}) has no pronunciation of {lacks}; {remedy}")
     if lost := [word for word in lost if not (known and word.startswith(_NOISE))]:
         say(f"  no pronunciation, so {f'aligned as {UNKNOWN}' if known else 'not aligned'}: {listed(lost)}")
     return pronounced
@@ -468,7 +469,8 @@ class Aligner:
         ----------
         lang, lexicon, graphemes
             Where pronunciations come from: espeak-ng's code of the language, a lexicon, or letters. By default
-            ``lang/lexicon.txt`` in the folder.
+            ``lang/lexicon.txt`` in the folder. With `graphemes`, `lang` is only the language whose rules of letter
+            case apply.
         out
             A directory for the model; None: it is kept only as long as this object.
         jobs

@@ -173,6 +173,7 @@ def test_samples_of_other_types_are_scaled(recognizer):
         WAVE_S,
         WAVE_S.tolist(),
         (WAVE_S * 32767).astype(np.int16),
+        (WAVE_S * 32767).astype(">i2"),
         memoryview((WAVE_S * 32767).astype(np.int16)),
         (WAVE_S * 127 + 128).astype(np.uint8),
         torch.from_numpy(WAVE_S),

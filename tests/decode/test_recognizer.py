@@ -180,6 +180,9 @@ def test_what_is_needed_only_for_decoding_is_missed_only_then(model: Path, sound
     assert list(alignments) == ["u"] and not bad
     with pytest.raises(Speech3Error, match=r"model: has no decoding graph, so it can align but not decode"):
         recognizer.decode(feats)
+    with pytest.raises(Speech3Error, match=r"model: has no decoding graph"):
+        recognizer.stream(16000)
+    assert repr(recognizer) == f"<Recognizer {model}>"
 
 
 def test_a_model_without_settings_asks_to_be_tuned(model: Path, sounds: dict[str, Path]) -> None:

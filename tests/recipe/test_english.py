@@ -5,11 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from speech3 import Aligner
 from speech3.config.reading import shipped
 from speech3.data.datadir import DataDir, Utterance
+from speech3.errors import MissingError
 from speech3.evaluate.boundaries import read_times
 from speech3.recipe.aligner import english_for
 from speech3.recipe.aligner_output import AlignRequest, align_source
@@ -23,6 +25,12 @@ def test_it_is_small_and_knows_cmus_phones() -> None:
     assert sum(path.stat().st_size for path in files) <= 1_500_000
     lexicon = Aligner.load("english").recognizer.hmm.lexicon
     assert {lexicon.base_phone(phone) for phone in lexicon.phones} >= {"AH0", "IY1", "ZH", "SIL", "SPN"}
+
+
+def test_advice_for_digits_in_a_text_is_to_write_words() -> None:
+    with pytest.raises(MissingError, match="in words") as raised:
+        Aligner.load("english").align(np.zeros(16000, np.float32), 16000, "6 6 2 8 1")
+    assert "Aligner.load" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
