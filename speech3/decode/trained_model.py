@@ -440,12 +440,16 @@ class Spoken:
 
 
 class Word(Spoken):
+    """A word; `<unk>` for one that is not known or not sure."""
+
     @property
     def word(self) -> str:
         return self.text
 
 
 class Phone(Spoken):
+    """A phone, or a letter if the model's pronunciations are spelled."""
+
     @property
     def phone(self) -> str:
         return self.text

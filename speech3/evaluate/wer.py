@@ -183,6 +183,7 @@ class Score:
         return self.characters if metric == "CER" else self.words
 
     def ci95(self, metric: Metric) -> tuple[float, float]:
+        """The 95 % interval of the error rate, as fractions."""
         return self.cer_ci95 if metric == "CER" else self.wer_ci95
 
     @cached_property
@@ -264,6 +265,7 @@ class PairedTest:
         }
 
     def verdict(self, first: str, other: str) -> str:
+        """Which of two systems with these names is better, in a sentence."""
         if not self.significant:
             return f"no significant difference between {first} and {other} at the 5 % level"
         better, worse = (other, first) if self.difference < 0 else (first, other)
