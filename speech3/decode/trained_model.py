@@ -339,6 +339,11 @@ class TrainedModel:
     def settings(self) -> DecodeSettings:
         return load_settings(self.directory, self.path)
 
+    def read_settings_again(self) -> None:
+        """Forget what was read from decode.json, which has changed: the settings, and the graph's cost of fillers."""
+        for read in ("settings", "graph"):
+            self.__dict__.pop(read, None)
+
     def scores(self, feats: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each utterance with its log likelihoods (K, P), computed lazily; one row per `subsampling` frames."""
         for utterance, feats_TF in feats.items():

@@ -383,6 +383,7 @@ def tune_recognizer(
         found = replace(found, words={**found.words, **words})
         best = replace(best, error_rate=error_rate_of(said, found.words, error_rate))
     DecodeSettings(*setting, config.beam, config.max_active, found.calibration, filler_cost).save(recognizer.directory)
+    recognizer.read_settings_again()
     return replace(found, best=best)
 
 
@@ -418,7 +419,7 @@ def tune_passes(
         (directory / left).unlink(missing_ok=True)
     first = tune_recognizer(recognizer, feats, references, config, jobs, error_rate)
     say(f"  pass 1: {config.metric} {100 * first.best.error_rate:.2f} % on dev")
-    model = speaker_model(replace(recognizer))  # which reads the settings again
+    model = speaker_model(recognizer)
     assert model is not None
     words = {key: " ".join(each) for key, each in first.words.items()}
     transforms: Mapping[str, np.ndarray] = {}

@@ -124,9 +124,22 @@ def test_the_cost_chosen_is_the_lowest_that_costs_no_words(model: Path, monkeypa
 def test_tuning_writes_the_cost_and_recognition_uses_it(model: Path, tmp_path: Path) -> None:
     feats = {"u": features(whistled(*SAID["a-bb"][1]), tmp_path)[:60]}
     config = DecodeConfig(acoustic_scales=(0.1,), word_penalties=(0.0,))
-    tune_recognizer(load_recognizer(model), feats, {"u": ["A"]}, config)
-    cost = read_json(model / "decode.json")["filler_cost"]
-    assert cost in (*tune.FILLER_COSTS, FILLER_OFF) and load_recognizer(model).graph.filler_cost == cost
+    recognizer = load_recognizer(model)
+    for settings in (
+        replace(SETTINGS, acoustic_scale=0.7, filler_cost=1.0),
+        None,
+    ):  # tuned once more; for the first time
+        if settings:
+            settings.save(model)
+            assert recognizer.graph.filler_cost == 1 and recognizer.settings.acoustic_scale == 0.7
+        else:
+            (model / "decode.json").unlink()
+            recognizer = load_recognizer(model)
+        tune_recognizer(recognizer, feats, {"u": ["A"]}, config)
+        cost = read_json(model / "decode.json")["filler_cost"]
+        assert cost in (*tune.FILLER_COSTS, FILLER_OFF) and cost != 1
+        assert load_recognizer(model).graph.filler_cost == recognizer.graph.filler_cost == cost
+        assert recognizer.settings.acoustic_scale == 0.1
 
 
 def test_a_list_of_sentences_gets_the_models_filler(model: Path, tmp_path: Path) -> None:
