@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from speech3.errors import SettingError
+from speech3.errors import MismatchError, SettingError
 
 _ALIGN = 16  # floats: every parameter starts on a cache line
 
@@ -110,6 +110,15 @@ class Flat:
 
     @torch.no_grad()
     def load(self, values_K: Tensor) -> None:
+        """Replace the values by those of a vector with the same `layout`, of which only the size can be checked here.
+
+        Raises `Speech3Error` if the vector is of another model.
+        """
+        if values_K.numel() != self.vector_K.numel():
+            raise MismatchError(
+                f"a state of {values_K.numel():,} values is not one of this model, which has "
+                f"{self.vector_K.numel():,}; load it into the model that was trained"
+            )
         self.vector_K.copy_(values_K)
         self.spread()
 
@@ -143,18 +152,44 @@ def _rest(model: nn.Module) -> Iterator[UntrainedTensor]:
                     yield UntrainedTensor(module, name, tensor)
 
 
+def _in_order(model: nn.Module) -> tuple[list[UntrainedTensor], list[UntrainedTensor]]:
+    """The tensors that no gradient changes: first those that become views, then those that are kept as codes."""
+    untrained = list(_rest(model))
+    viewed = [place for place in untrained if place.tensor.dtype == torch.float32 and _finite(place.tensor)]
+    coded = [place for place in untrained if place not in viewed]
+    return viewed, sorted(coded, key=lambda place: -place.tensor.element_size())
+
+
+def layout(model: nn.Module) -> dict[str, list[str]]:
+    """Which tensors of a model the flat vector has, in its order: their names, types and shapes.
+
+    Vectors of one size may have different layouts (other frozen parameters, buffers in another order), so whoever loads
+    a stored vector compares these.
+    """
+    prefixes = {module: f"{name}." * bool(name) for name, module in model.named_modules()}
+    viewed, coded = _in_order(model)
+    named: list[tuple[str, Tensor, str]]
+    named = [(name, value, "") for name, value in model.named_parameters() if value.requires_grad]
+    for places, how in ((viewed, ""), (coded, " as codes")):
+        named += [(prefixes[place.module] + place.name, place.tensor, how) for place in places]
+    kinds: dict[str, list[str]] = {"trained parameters": [], "frozen parameters": [], "buffers": []}
+    for name, tensor, how in named:
+        frozen = "frozen parameters" if isinstance(tensor, nn.Parameter) else "buffers"
+        kind = "trained parameters" if tensor.requires_grad else frozen
+        kinds[kind].append(f"{name} {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}{how}")
+    return kinds
+
+
 def flatten(model: nn.Module) -> Flat:
     """Move the model's parameters and buffers into one vector, and replace those that are float32 by views of it.
 
     Raises `ValueError` if a trained parameter is not float32.
     """
-    parameters, untrained = trained(model), list(_rest(model))
+    parameters = trained(model)
     if other := {parameter.dtype for parameter in parameters} - {torch.float32}:
         raise ValueError(f"parameters must be float32, not {other.pop()}")
     # Finite float32 buffers are views as well; the bytes of all others follow as codes.
-    viewed = [place for place in untrained if place.tensor.dtype == torch.float32 and _finite(place.tensor)]
-    coded = [place for place in untrained if place not in viewed]
-    coded.sort(key=lambda place: -place.tensor.element_size())
+    viewed, coded = _in_order(model)
     tensors = [*parameters, *(place.tensor for place in viewed)]
     code_size = 1 + -(-sum(place.tensor.nbytes for place in coded) // 2) if coded else 0
     # Where each tensor begins: parameters first, aligned to cache lines.
@@ -172,7 +207,7 @@ def flatten(model: nn.Module) -> Flat:
         tensor.data = view
         views.append(view)
     guarded = [place for place in coded if not isinstance(place.tensor, nn.Parameter) and _guard(place.tensor)]
-    rest = UntrainedTensors(viewed, coded, guarded, vector_K[offsets[-1] :]) if untrained else None
+    rest = UntrainedTensors(viewed, coded, guarded, vector_K[offsets[-1] :]) if viewed or coded else None
     flat = Flat(vector_K, tuple(views[: len(parameters)]), num_parameters, rest)
     flat.collect()
     return flat

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Subset
 
 from speech3.engine import fit
-from speech3.errors import Speech3Error
+from speech3.errors import OccupiedError, Speech3Error
 
 DATA = moons.moons(450)
 CROSS_ENTROPY = nn.CrossEntropyLoss()
@@ -218,6 +218,83 @@ def test_a_directory_of_another_training(tmp_path):
     (tmp_path / "checkpoint.safetensors").write_bytes(b"nothing")
     with pytest.raises(Speech3Error, match=r"checkpoint.safetensors: not a safetensors file"):
         fitted(epochs=2, out=tmp_path)
+
+
+class Buffers(nn.Module):
+    """Parameters and buffers in a given order."""
+
+    def __init__(self, *names, frozen=0, dtype=torch.float32):
+        super().__init__()
+        for value, name in enumerate(names):
+            self.register_buffer(name, torch.full((2,), float(value), dtype=dtype))
+        self.layers = nn.ModuleList(nn.Linear(2, 2).requires_grad_(number != frozen) for number in range(3))
+
+    def forward(self, inputs):
+        for layer in self.layers:
+            inputs = layer(inputs)
+        return inputs
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [
+        ("trained parameters of the model", Buffers("scale", "shift", frozen=1)),  # of the same size
+        ("buffers of the model", Buffers("shift", "scale")),
+        ("buffers of the model", Buffers("scale", "other")),
+        ("buffers of the model", Buffers("scale")),
+        ("buffers of the model", Buffers("scale", "shift", "more")),
+        ("buffers of the model", Buffers("scale", "shift", dtype=torch.float64)),
+    ],
+)
+def test_a_state_is_not_loaded_into_a_model_of_another_layout(tmp_path, kind, other):
+    fitted(Buffers("scale", "shift"), epochs=1, out=tmp_path)
+    before = copy.deepcopy(other)
+    with pytest.raises(OccupiedError, match=f"holds a training with {kind}="):
+        fitted(other, epochs=2, out=tmp_path)
+    same(other, before)
+    assert len(fitted(Buffers("scale", "shift"), epochs=2, out=tmp_path).history) == 2
+
+
+def test_parameters_in_another_order_are_another_layout(tmp_path):
+    first, second = nn.Sequential(), nn.Sequential()
+    for name in "ab":
+        first.add_module(name, nn.Linear(2, 2))
+    for name in "ba":
+        second.add_module(name, nn.Linear(2, 2))
+    fitted(first, epochs=1, out=tmp_path)
+    with pytest.raises(OccupiedError, match=r"trained parameters of the model=\[\"a.weight"):
+        fitted(second, epochs=2, out=tmp_path)
+
+
+def squared(outputs, targets, power=2):
+    return (outputs - nn.functional.one_hot(targets, 2)).abs().pow(power).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "other"),
+    [
+        (CROSS_ENTROPY, nn.MultiMarginLoss()),
+        (CROSS_ENTROPY, nn.CrossEntropyLoss(label_smoothing=0.1)),
+        (CROSS_ENTROPY, nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0]))),
+        (CROSS_ENTROPY, squared),
+        (squared, partial(squared, power=4)),
+        (partial(squared, power=3), partial(squared, power=4)),
+    ],
+)
+def test_the_loss_is_the_same_when_training_is_resumed(tmp_path, loss, other):
+    fitted(loss=loss, epochs=1, out=tmp_path)
+    with pytest.raises(OccupiedError, match="holds a training with loss="):
+        fitted(loss=other, epochs=2, out=tmp_path)
+    assert len(fitted(loss=copy.deepcopy(loss), epochs=2, out=tmp_path).history) == 2
+
+
+def test_the_rates_of_a_schedule_are_the_same_when_training_is_resumed(tmp_path):
+    step = partial(torch.optim.lr_scheduler.StepLR, step_size=3)
+    fitted(epochs=2, out=tmp_path, optimizer=ADAMW, schedule=step)
+    with pytest.raises(OccupiedError, match="holds a training with learning rates of the schedule="):
+        other = partial(torch.optim.lr_scheduler.StepLR, step_size=4)
+        fitted(epochs=3, out=tmp_path, optimizer=ADAMW, schedule=other)
+    assert len(fitted(epochs=3, out=tmp_path, optimizer=ADAMW, schedule=step).history) == 3
 
 
 def test_own_optimizer_is_the_same_when_training_is_resumed(tmp_path):

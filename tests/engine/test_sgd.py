@@ -13,7 +13,7 @@ from speech3.engine.backends.one_process import OneWorker
 from speech3.engine.flat import flatten
 from speech3.engine.interface import USED, Rate, minibatch_seed
 from speech3.engine.optimizers import Sgd
-from speech3.errors import Speech3Error
+from speech3.errors import MismatchError, Speech3Error
 
 PARTS = tiny.Build()()
 
@@ -147,3 +147,8 @@ def test_a_loss_that_is_not_finite_names_epoch_and_minibatch():
         _train(world, [7], epoch=2)
     assert torch.equal(world.sgd.parameters.vector_K, before)
     assert world.snapshot().states_M[7] == 0
+
+
+def test_a_state_of_another_model_is_not_loaded():
+    with pytest.raises(MismatchError):
+        Sgd(nn.Linear(2, 2)).load({"parameters": torch.zeros(48)})

@@ -7,6 +7,7 @@ minibatch were chosen for speech and are not used.
 """
 
 import copy
+import hashlib
 import math
 import multiprocessing
 import re
@@ -18,7 +19,7 @@ from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from speech3.config import TrainingConfig, load_preset, parse
@@ -199,6 +200,41 @@ def check_loss(loss: Any) -> None:
                 f"only the parameters of the model are; make {type(module).__name__} a part of the model, which then "
                 f"returns what it computes, or freeze its parameters (requires_grad_(False))"
             )
+
+
+def described_loss(loss: Any) -> str:
+    """Which loss it is, as far as that can be told, for a training that is resumed.
+
+    Of modules the class and the settings that are numbers and words, and a digest of the buffers (weights of classes);
+    of a partial, its function and arguments.
+    """
+    if isinstance(loss, partial):
+        arguments = [*map(described_loss, loss.args), *(f"{k}={described_loss(v)}" for k, v in loss.keywords.items())]
+        return f"partial({', '.join([described_loss(loss.func), *arguments])})"
+    if isinstance(loss, nn.Module):
+        of_tensors = hashlib.sha256()
+        for name, value in loss.state_dict().items():
+            of_tensors.update(name.encode())
+            if isinstance(value, Tensor) and value.layout == torch.strided:
+                of_tensors.update(value.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        parts = [f"{name} {_qualified(type(each))} {_settings(each)}" for name, each in loss.named_modules()]
+        return " ".join([re.sub(r" at 0x\w+", "", repr(loss)), *parts, of_tensors.hexdigest()[:16]])
+    if loss is None or isinstance(loss, int | float | str):
+        return repr(loss)
+    return _qualified(loss) if hasattr(loss, "__qualname__") else _qualified(type(loss))
+
+
+def _qualified(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """The public attributes of a module that are numbers or words; its mode is none of its settings."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, int | float | str) and name != "training" and not name.startswith("_")
+    }
 
 
 def _modules_of(function: Any, seen: tuple[Any, ...] = ()) -> Iterator[nn.Module]:

@@ -7,6 +7,7 @@ caller's model however training ends, and makes errors name the arguments.
 
 import copy
 import errno
+import hashlib
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
@@ -39,6 +40,7 @@ from speech3.engine.fitting.dataset import (
 )
 from speech3.engine.fitting.loading import Packed, check_importable, own_process, seeded
 from speech3.engine.fitting.results import (
+    RATES,
     EpochResult,
     FitDirectory,
     FitResult,
@@ -48,7 +50,7 @@ from speech3.engine.fitting.results import (
     epoch_result_of_saved,
     means,
 )
-from speech3.engine.flat import trained
+from speech3.engine.flat import layout, trained
 from speech3.engine.gradient import Diverged, precision as use_while, threads, use_precision, use_threads, worker_parts
 from speech3.engine.interface import NUMBERED, Microbatches, Progress, Rate, Targets, WorkerParts, minibatch_seed
 from speech3.engine.optimizers import MakeOptimizer, MakeSchedule, OwnOptimizer, made, settings_of
@@ -501,8 +503,22 @@ def _identity(build: "Build", strategy: str, optimizer: Any, schedule: Any) -> d
         "minibatches of an epoch": len(build.source(torch.device("cpu"))),
         "simulate": training.world == "simulated",
         **training.model_dump(mode="json", include={*keys, "asgd", "codec", "lbfgs"}),
-        "parameters of the model": {name: list(value.shape) for name, value in build.model.named_parameters()},
+        "loss": arguments.described_loss(build.loss),
+        **({RATES: _rates(build)} if callable(schedule) else {}),
+        **{f"{kind} of the model": tensors for kind, tensors in layout(build.model).items()},
     }
+
+
+def _rates(build: "Build") -> list[str]:
+    """A digest of the learning rates of each epoch, which the caller's own schedule has set."""
+    assert build.optimizer is not None
+    found, minibatches = [], len(build.source(torch.device("cpu")))
+    for epoch in range(build.training.max_epochs):
+        numbers_T = np.arange(epoch * minibatches, (epoch + 1) * minibatches)
+        rates = [group["lr"] for group in build.optimizer.settings.groups if "lr" in group]
+        rows = [rates_T[np.minimum(numbers_T, len(rates_T) - 1)].astype(float).tobytes() for rates_T in rates]
+        found.append(hashlib.sha256(b"".join(rows)).hexdigest()[:16])
+    return found
 
 
 def _described(make: MakeOptimizer, model: nn.Module) -> str:

@@ -18,6 +18,8 @@ from speech3.runtime import explained_disk_errors, locked_directory
 
 _KIND = "fit-checkpoint"
 _STATES = "states_M"
+RATES = "learning rates of the schedule"  # in the identity: a digest of those of each epoch
+_UNKNOWN = "not recorded, by another version of speech3"
 
 
 @dataclass(frozen=True)
@@ -150,13 +152,13 @@ class FitDirectory:
         if not self.checkpoint.exists():
             return None
         arrays, about = load_tensors(self.checkpoint, _KIND)
-        mine = json.loads(json.dumps(dict(self.identity)))
-        for name, value in about["identity"].items():
-            if mine.get(name) != value:
+        there, mine = about["identity"], json.loads(json.dumps(dict(self.identity)))
+        for name in [*there, *(name for name in mine if name not in there)]:
+            its, ours = _different(name, there.get(name, _UNKNOWN), mine.get(name, _UNKNOWN))
+            if its != ours:
                 raise OccupiedError(
-                    f"out={self.path}: holds a training with {name}={_short(value)}, and this one has "
-                    f"{_short(mine.get(name))}; choose another out, or remove that directory (workers, epochs and "
-                    f"device may differ)"
+                    f"out={self.path}: holds a training with {name}={_short(its)}, and this one has {_short(ours)}; "
+                    f"choose another out, or remove that directory (workers, epochs and device may differ)"
                 )
         states_M = arrays.pop(_STATES)
         done = {**about["done"], "shards": tuple(ShardReport(**report) for report in about["done"]["shards"])}
@@ -170,6 +172,18 @@ class FitDirectory:
         about |= {"history": saved.history, "stopped": saved.stopped}
         with explained_disk_errors(self.path):
             save_tensors(self.checkpoint, {**arrays, _STATES: saved.states_M}, about)
+
+
+def _different(name: str, there: Any, here: Any) -> tuple[Any, Any]:
+    """Two values of the identity; of lists, what follows the part at the beginning that is the same."""
+    if not (isinstance(there, list) and isinstance(here, list)):
+        return there, here
+    if name == RATES:  # another number of epochs is no difference
+        epochs = min(len(there), len(here))
+        there, here = there[:epochs], here[:epochs]
+    same = next((at for at, (one, two) in enumerate(zip(there, here, strict=False)) if one != two), None)
+    same = min(len(there), len(here)) if same is None else same
+    return there[same:], here[same:]
 
 
 def _short(value: Any) -> str:
