@@ -13,7 +13,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -220,7 +220,8 @@ def _passes(parts: WorkerParts, check: bool, inputs: Any, targets: Any) -> tuple
 def _of(parts: WorkerParts, inputs: Any, targets: Any) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     total, correct = loss_of(parts, inputs, targets)
     # A model may leave out parameters in some minibatches (LayerDrop, mixtures of experts): their gradient is zero.
-    return total, correct, torch.autograd.grad(total, trained(parts.model), materialize_grads=True)
+    with _explained(parts, inputs):
+        return total, correct, torch.autograd.grad(total, trained(parts.model), materialize_grads=True)
 
 
 def _of_microbatches(parts: WorkerParts, inputs: Microbatches) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
@@ -243,11 +244,32 @@ def loss_of(parts: WorkerParts, inputs: Any, targets: Any) -> tuple[Tensor, Tens
 
     The model computes in the precision of `parts`; the loss always gets float32 outputs.
     """
-    if parts.autocast is None:
-        return parts.loss(parts.model(inputs), targets)
-    with torch.autocast(parts.device.type, parts.autocast):
+    with (
+        _explained(parts, inputs),
+        torch.autocast(parts.device.type, parts.autocast, enabled=True) if parts.autocast else nullcontext(),
+    ):
         outputs = parts.model(inputs)
+    if parts.autocast is None:
+        return parts.loss(outputs, targets)
     return parts.loss(each_tensor(outputs, lambda y: y.float() if y.dtype == parts.autocast else y), targets)
+
+
+@contextmanager
+def _explained(parts: WorkerParts, inputs: Any) -> Iterator[None]:
+    """Errors of the model in this block become those for the user, if the parts have any."""
+    try:
+        yield
+    except (Speech3Error, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        if parts.explained is None or recording():
+            raise
+        raise parts.explained(error, inputs) from error
+
+
+def recording() -> bool:
+    """Whether a CUDA graph is being recorded: whoever records it says what cannot be recorded."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def stacked_scalars(scalars: Sequence[Tensor]) -> Tensor:

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from speech3.errors import Speech3Error
+
 Proximal = Callable[[float], None]  # changes the parameters after each of a worker's own steps; gets the learning rate
 Loss = Callable[[Any, Any], tuple[Tensor, Tensor]]  # outputs, targets -> mean loss, number classified correctly
 Results = tuple[Tensor, tuple[Tensor, ...]]  # loss, number correct and perhaps gradient norm (one tensor); gradient
@@ -99,6 +101,8 @@ class WorkerParts:
     # Names of modules that stay in evaluation mode during training, such as frozen batch normalisation.
     evaluated: tuple[str, ...] = ()
     skips: bool = False  # whether the model may leave out trained parameters in some minibatches
+    # Makes the error for the user of an exception that the model raised with these inputs; None: it is not the user's.
+    explained: Callable[[Exception, Any], Speech3Error] | None = None
 
     def begin_training(self) -> None:
         """Put the model into training mode, all but the modules `evaluated`."""

@@ -252,7 +252,15 @@ class TorchOptimizer(Sgd):
         self.settings.put(self.optimizer, int(learning_rate))
         for parameter, g in zip(self.trained, gradient, strict=True):
             parameter.grad = g
-        self.optimizer.step()
+        try:
+            self.optimizer.step()
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            raise SettingError(
+                f"optimizer: the step of {type(self.optimizer).__name__} raised {type(error).__name__}: {error}; use "
+                f"an optimizer that takes dense gradients and needs nothing else in its step"
+            ) from error
         for parameter in self.trained:
             parameter.grad = None
         if self.proximal:

@@ -212,5 +212,68 @@ def test_a_target_out_of_range_after_the_first_minibatches_is_described(keys):
     assert "Traceback" not in str(raised.value)
 
 
+class OfWhole(nn.Linear):
+    """Only the last minibatch is too small for it."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+
+    def forward(self, inputs):
+        if len(inputs) < 30:
+            raise OSError(5, "too small")
+        return super().forward(inputs)
+
+
+class Picky(torch.optim.SGD):
+    def step(self, closure=None):
+        raise KeyError("no step")
+
+
+NO_WARM_START = {"options": {"asgd": {"warm_start": 0}}}
+BACKENDS = [
+    {},
+    {"strategy": "asgd", "simulate": True, "workers": 2},
+    {"strategy": "asgd", "workers": 1, **NO_WARM_START},
+    {"strategy": "ddp", "workers": 2},
+]
+
+
+@pytest.mark.parametrize("keys", BACKENDS)
+def test_a_model_that_fails_with_a_smaller_last_minibatch_is_described(keys, monkeypatch):
+    monkeypatch.setattr(trainer, "available_jobs", lambda: 2)
+    with pytest.raises(Speech3Error, match=r"model: raised OSError with a minibatch \(\(1, 2\)") as raised:
+        fitted(OfWhole(), TensorDataset(*(tensor[:601] for tensor in moons.moons(602).tensors)), **keys)
+    assert isinstance(raised.value.__cause__, OSError) and raised.value.__cause__.errno == 5
+    assert "drop_last=True" in raised.value.remedy and "Traceback" not in str(raised.value)
+    assert not multiprocessing.active_children()
+
+
+def test_batch_normalisation_of_a_last_minibatch_of_one_item():
+    data = TensorDataset(*(tensor[:91] for tensor in DATA.tensors))
+    with pytest.raises(Speech3Error, match=r"^model: raised ValueError") as raised:
+        fitted(data=data)
+    assert "drop_last=True" in raised.value.remedy
+    assert fitted(data=torch.utils.data.DataLoader(data, 30, drop_last=True), minibatch=None).history[-1].used == 3
+
+
+@pytest.mark.parametrize("keys", BACKENDS)
+def test_a_step_of_the_callers_optimizer_that_fails_names_it(keys, monkeypatch):
+    monkeypatch.setattr(trainer, "available_jobs", lambda: 2)
+    with pytest.raises(Speech3Error, match=r"optimizer: the step of Picky raised KeyError") as raised:
+        fitted(optimizer=Picky, learning_rate=None, **keys)
+    assert isinstance(raised.value.__cause__, KeyError) and raised.value.remedy
+    assert "Traceback" not in str(raised.value)
+
+
+def test_a_model_that_fails_in_the_backward_pass_is_described():
+    class Spoilt(nn.Linear):
+        def forward(self, inputs):
+            outputs = super().forward(inputs).exp()
+            return outputs.add_(1)
+
+    with pytest.raises(Speech3Error, match=r"^model: raised RuntimeError"):
+        fitted(Spoilt(2, 2))
+
+
 def test_a_device_may_be_torchs_own():
     assert len(fitted(device=torch.device("cpu"), epochs=1).history) == 1

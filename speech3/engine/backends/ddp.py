@@ -343,6 +343,7 @@ class Ddp:
             self.error = f"world ddp: process {death.rank} died (exit status {death.status}){_RESUME}"
         except Speech3Error as error:
             self.error = str(error)
+            raise MachineError(self.error) from error.__cause__
         raise MachineError(self.error)
 
     def _end_hung(self, late_s: float) -> NoReturn:

@@ -19,6 +19,7 @@ import math
 import mmap
 import multiprocessing.connection
 import os
+import pickle
 import signal
 import tempfile
 import time
@@ -170,6 +171,7 @@ class Failed:
 
     at: float
     why: str
+    cause: Exception | None = None  # the exception of what the user passed, if it is that
 
 
 @dataclass(frozen=True)
@@ -208,8 +210,22 @@ def run_task(task: Task, pipe: Any, coordinator: int, _: Surroundings | None = N
     except Exception as error:
         if os.getppid() == coordinator:  # otherwise no process would receive the message
             why = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
-            pipe.send(Failed(time.monotonic(), why[:_MAX_CHARS] + why[_MAX_CHARS:][-_MAX_CHARS:]))
+            pipe.send(Failed(time.monotonic(), why[:_MAX_CHARS] + why[_MAX_CHARS:][-_MAX_CHARS:], _portable(error)))
         os._exit(1)  # a normal exit would abort in threads of libraries that wait for other processes
+
+
+def _portable(error: Exception) -> Exception | None:
+    """The cause of an error for the user, as another process can receive it; its traceback is a note of it."""
+    if not isinstance(error, Speech3Error) or not isinstance(error.__cause__, Exception):
+        return None
+    cause = error.__cause__
+    try:
+        there = pickle.loads(pickle.dumps(cause))
+        assert type(there) is type(cause)
+    except Exception:  # of a class that others cannot import, or that cannot be made of its message
+        there = RuntimeError(f"{type(cause).__name__}: {cause}"[:_MAX_CHARS])
+    there.add_note("".join(traceback.format_exception(cause))[-_MAX_CHARS:])
+    return there if len(pickle.dumps(there)) < 4 * _MAX_CHARS else None
 
 
 class Workers:
@@ -309,7 +325,8 @@ class Workers:
             self.note = f"{hang} and was killed"
         killed = [death for death in died if death.status < 0]
         if failed and not killed:
-            raise MachineError(f"{self.names[number]}: {min(failed, key=lambda each: each.at).why}")
+            first_failed = min(failed, key=lambda each: each.at)
+            raise MachineError(f"{self.names[number]}: {first_failed.why}") from first_failed.cause
         first = (killed or died or [Death(0, -9)])[0]  # if none had exited in time, they were killed here
         if first.status == 1:
             raise MachineError(f"{self.names[number]} {NOT_BEGUN}")

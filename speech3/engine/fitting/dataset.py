@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
 from speech3.engine.fitting.loading import Loaders, Randomness, may_start_processes, order_of, seeded
+from speech3.engine.gradient import recording
 from speech3.engine.interface import Microbatches, Targets, each_tensor, minibatch_seed, tensors
 from speech3.errors import SettingError, Speech3Error, listed
 from speech3.runtime import to_device
@@ -254,6 +255,7 @@ class MeanLoss:
     """The caller's loss in the engine's form, which also returns how many items are classified correctly."""
 
     loss: Callable[[Any, Any], Tensor] | None  # None: the model returns the loss itself
+    minibatch: int = 1  # items in all minibatches but the last
 
     def __call__(self, outputs: Any, targets: Targets) -> tuple[Tensor, Tensor]:
         """The loss, and how many of the items are classified correctly; 0 where there are no classes."""
@@ -288,21 +290,28 @@ class MeanLoss:
         except (Speech3Error, torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
-            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-                raise  # whoever records a CUDA graph says what cannot be recorded
-            raise failed("loss", error, (outputs, stacked)) from error
+            if recording():
+                raise
+            raise failed("loss", self.minibatch, error, (outputs, stacked)) from error
 
 
-def failed(what: str, error: Exception, values: Any) -> SettingError:
-    """An error of the caller's model or loss, with the shapes, types and classes of what it was called with."""
+def failed(what: str, minibatch: int, error: Exception, values: Any) -> SettingError:
+    """An error of the caller's model or loss, with the shapes, types and classes of what it was called with.
+
+    If minibatches have more than one item, it also says how to do without the last one, which may be smaller.
+    """
     shapes = []
     for tensor in tensors(values):
         classes = tensor.numel() and tensor.dtype in _CLASSES and not tensor.is_cuda
         span = f" from {tensor.min()} to {tensor.max()}" if classes else ""
         shapes.append(f"{tuple(tensor.shape)} {tensor.dtype}{span}")
+    smaller = (
+        f"; if only the last minibatch of an epoch, with fewer than {minibatch} items, is too small (for batch "
+        f"normalisation), pass a DataLoader with drop_last=True, or another size of minibatches"
+    ) * (minibatch > 1)
     return SettingError(
         f"{what}: raised {type(error).__name__} with a minibatch ({', '.join(shapes) or 'no tensors'}): {error}; make"
-        " the dataset (or collate_fn), the model and the loss fit each other"
+        " the dataset (or collate_fn), the model and the loss fit each other" + smaller
     )
 
 

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from itertools import chain
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -371,8 +372,14 @@ class Build:
         model = copy.deepcopy(self.model).to(on)
         source, evaluated = self.source(on, read_ahead=read_ahead), _evaluated(self.model, "model" * self.by_name)
         more = {"evaluated": evaluated, "skips": True, "optimizer": self.optimizer or training.optimizer}
+        more["explained"] = partial(failed, "model", self.data.minibatch)
         return worker_parts(
-            training, ByName(model) if self.by_name else model, source, MeanLoss(loss), self.seed, **more
+            training,
+            ByName(model) if self.by_name else model,
+            source,
+            MeanLoss(loss, self.data.minibatch),
+            self.seed,
+            **more,
         )
 
     def source(self, device: torch.device, *, read_ahead: bool = False) -> Items | Stream:
@@ -557,9 +564,14 @@ def _try_out(parts: WorkerParts, inputs: Any, targets: Targets) -> bool:
                     f"({', '.join(map(str, inputs))}): {error}; leave entries that the model does not take out of the "
                     f"items, in the dataset or by collate_fn"
                 ) from error
-            raise failed("model", error, inputs) from error
+            assert parts.explained is not None
+            raise parts.explained(error, inputs) from error
         total, _ = parts.loss(outputs, targets)
-        gradients = torch.autograd.grad(total, trained(parts.model), allow_unused=True)
+        try:
+            gradients = torch.autograd.grad(total, trained(parts.model), allow_unused=True)
+        except Exception as error:
+            assert parts.explained is not None
+            raise parts.explained(error, inputs) from error
         unused -= {name for name, g in zip(names, gradients, strict=True) if g is not None}
         classes, tried = parts.loss.measure(outputs, targets)[1] is not None, tried + 1
     if unused:
