@@ -152,6 +152,25 @@ def test_a_dataloader_is_read_in_the_order_of_its_sampler():
         assert seen == first  # the seed of fit decides, not what the sampler was used for before
 
 
+@pytest.mark.parametrize(
+    "loader",
+    [
+        partial(DataLoader, DATA, 50, shuffle=True),
+        partial(DataLoader, loops.Points(items=450), 50),
+        partial(DataLoader, loops.Points(items=450), 50, num_workers=1),
+    ],
+)
+def test_the_generators_of_a_dataloader_are_as_before(loader):
+    generator = torch.Generator().manual_seed(123)
+    before = generator.get_state()
+    held_out = DataLoader(DATA, 50, shuffle=True, generator=generator)
+    result = fitted(data=loader(generator=generator), validation=held_out)
+    assert torch.equal(before, generator.get_state())
+    generator.manual_seed(5)  # and what they were used for changes nothing
+    again = fitted(data=loader(generator=generator), validation=held_out)
+    assert [each.loss for each in again.history] == [each.loss for each in result.history]
+
+
 class Batches(torch.utils.data.Dataset):
     """Whose items are whole minibatches."""
 

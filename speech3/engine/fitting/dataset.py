@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
-from speech3.engine.fitting.loading import Loaders, Randomness, may_start_processes, order_of, seeded
+from speech3.engine.fitting.loading import Loaders, Randomness, may_start_processes, order_of, seeded, seeded_loader
 from speech3.engine.gradient import recording
 from speech3.engine.interface import Microbatches, Targets, each_tensor, minibatch_seed, tensors
 from speech3.errors import SettingError, Speech3Error, listed
@@ -386,9 +386,7 @@ class Stream:
         set_epoch = getattr(self.loader.dataset, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(number - 1)
-        with seeded(minibatch_seed(self.seed, number, 0)):
-            if isinstance(self.loader.generator, torch.Generator):
-                self.loader.generator.manual_seed(minibatch_seed(self.seed, number, 0))
+        with seeded_loader(self.loader, minibatch_seed(self.seed, number, 0)):
             self._iterator = iter(self.loader)
             self._own.save()
         self._pass, self._read = number, 0

@@ -39,7 +39,7 @@ from speech3.engine.fitting.dataset import (
     failed,
     moved,
 )
-from speech3.engine.fitting.loading import Packed, check_importable, own_process, seeded
+from speech3.engine.fitting.loading import Packed, check_importable, own_process, seeded_loader
 from speech3.engine.fitting.results import (
     RATES,
     EpochResult,
@@ -432,7 +432,7 @@ class Validation:
         classes = True
         try:
             parts.model.eval()
-            with seeded(minibatch_seed(self.seed, 0, 0)):
+            with seeded_loader(self.loader, minibatch_seed(self.seed, 0, 0)):
                 for batch in self.loader:
                     inputs, targets = moved(*self.reader.parts(batch, None), parts.device)
                     value, correct = parts.loss.measure(parts.model(inputs), targets)

@@ -178,20 +178,33 @@ def seeded(seed: int) -> Iterator[None]:
             before.restore()
 
 
+@contextmanager
+def seeded_loader(loader: DataLoader[Any], seed: int) -> Iterator[None]:
+    """Context in which a `DataLoader` and its samplers draw from this seed; afterwards all generators are as before.
+
+    The generators of the caller would make the order depend on what they were used for before.
+    """
+    drawing = (loader, loader.sampler, loader.batch_sampler)
+    found = {id(own): own for own in (getattr(each, "generator", None) for each in drawing) if own is not None}
+    generators = [own for own in found.values() if isinstance(own, torch.Generator)]
+    states = [generator.get_state() for generator in generators]
+    try:
+        with seeded(seed):
+            for generator in generators:
+                generator.manual_seed(seed)
+            yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+
+
 def own_process() -> None:
     _own_process.append(True)
 
 
 def order_of(loader: DataLoader[Any], seed: int) -> list[list[int]]:
     """The indices of each minibatch of an epoch, as the sampler of a `DataLoader` chooses them with this seed."""
-    generators = (
-        loader.generator,
-        *(getattr(each, "generator", None) for each in (loader.sampler, loader.batch_sampler)),
-    )
-    with seeded(seed):
-        for generator in generators:
-            if isinstance(generator, torch.Generator):  # else it would depend on what it was used for before
-                generator.manual_seed(seed)
+    with seeded_loader(loader, seed):
         chosen = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         order = [[each] if isinstance(each, int) else list(each) for each in chosen]
     if len(order) != len(loader):
