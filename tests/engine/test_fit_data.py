@@ -1,5 +1,6 @@
 """What `fit` trains on: dictionaries, collate_fn, DataLoaders, streams, and minibatches in parts."""
 
+import multiprocessing
 import random
 from functools import partial
 
@@ -12,7 +13,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, WeightedRandomSampler
 
 from speech3.engine import fit
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError, Speech3Error
 
 DATA = moons.moons(450)
 CROSS_ENTROPY = nn.CrossEntropyLoss()
@@ -273,11 +274,33 @@ def test_workers_of_a_dataloader_read_a_stream():
     same(*models)
 
 
+@pytest.mark.parametrize("name", ["worker_init_fn", "collate_fn"])
+@pytest.mark.parametrize("keys", [{}, {"multiprocessing_context": "forkserver"}])
+def test_a_lambda_of_a_dataloader_whose_workers_cannot_get_it(name, keys):
+    """Of a map-style dataset, or of a stream where PyTorch starts processes that are not forked."""
+    data = loops.Points() if keys else DATA
+    loader = DataLoader(data, 50, num_workers=1, **{name: lambda given: None, **keys})
+    if name == "collate_fn":
+        loader.collate_fn = lambda items: torch.utils.data.default_collate(items)
+    with pytest.raises(SettingError, match=f"^{name}: cannot be copied to other processes") as raised:
+        fitted(data=loader)
+    assert raised.value.__cause__ and raised.value.remedy
+    assert not multiprocessing.active_children()
+
+
 class Short(list):
     """A sampler that says that it has one minibatch more."""
 
     def __len__(self):
         return 4
+
+
+class Missing(torch.utils.data.IterableDataset):
+    def __len__(self):
+        return 40
+
+    def __iter__(self):
+        raise FileNotFoundError("no line")
 
 
 class Wrong(torch.utils.data.IterableDataset):
@@ -300,6 +323,7 @@ class Wrong(torch.utils.data.IterableDataset):
         (r"^dataset: a Numbers has no length.*steps_per_epoch", {"data": DataLoader(Numbers(), 5)}),
         (r"^steps_per_epoch: is for an IterableDataset", {"steps_per_epoch": 5}),
         (r"^dataset: raised ValueError after 2 minibatches: the line is dead", {"data": Wrong(), "minibatch": 10}),
+        (r"^dataset: raised FileNotFoundError after 0 minibatches: no line", {"data": Missing(), "minibatch": 10}),
         (r"^dataset: sandblaster reads .*list of the items of the IterableDataset",
          {"data": loops.Points(), "minibatch": 50, "strategy": "sandblaster", "simulate": True}),
         (r"^collate_fn raised KeyError for items .*'input_ids'", {"data": [{"x": 1}] * 9, "collate_fn": loops.padded}),

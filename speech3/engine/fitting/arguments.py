@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from speech3.config import TrainingConfig, load_preset, parse
 from speech3.engine.fitting.dataset import Data
+from speech3.engine.fitting.loading import no_copy
 from speech3.engine.flat import trained
 from speech3.engine.gradient import device_of
 from speech3.engine.trainer import check_epoch, check_workers, simulated_strategy
@@ -267,18 +267,6 @@ def copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model).cpu()
     except Exception as error:
         raise SettingError(no_copy("model", error)) from error
-
-
-def no_copy(name: str, error: Exception, value: Any = None) -> str:
-    remedy = "define its class or function at the top of a file, not as a lambda, and keep open files, locks and "
-    remedy += "similar objects out of it"
-    if isinstance(value, nn.Module) and any(map(is_parametrized, value.modules())):
-        remedy = "remove its parametrizations, such as weight_norm (remove_parametrizations), or use strategy='sgd', "
-        remedy += "which starts no processes"
-    if name == "optimizer":
-        remedy = "define the function at the top of a file, not as a lambda, or use functools.partial, for example "
-        remedy += "functools.partial(torch.optim.AdamW, lr=1e-3)"
-    return f"{name}: cannot be copied to other processes ({type(error).__name__}: {error}); {remedy}"
 
 
 @contextmanager

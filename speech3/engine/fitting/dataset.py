@@ -20,7 +20,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, default_collate
 
-from speech3.engine.fitting.loading import Loaders, Randomness, may_start_processes, order_of, seeded, seeded_loader
+from speech3.engine.fitting.loading import (
+    Loaders,
+    Randomness,
+    check_copies,
+    may_start_processes,
+    order_of,
+    seeded,
+    seeded_loader,
+)
 from speech3.engine.gradient import recording
 from speech3.engine.interface import Microbatches, Targets, each_tensor, minibatch_seed, tensors
 from speech3.errors import SettingError, Speech3Error, listed
@@ -153,7 +161,19 @@ class Items:
             self._pool = Loaders(alone.read, self.dataset, self.loaders, init, self.seed)
         while self._expected and len(self._reading) < self.ahead:
             key = self._expected.popleft()
-            self._reading[key] = self._pool.submit(*key)
+            try:
+                self._reading[key] = self._pool.submit(*key)
+            except Speech3Error:
+                raise
+            except Exception as error:
+                check_copies(self._copied, error)
+                raise
+
+    @property
+    def _copied(self) -> dict[str, Any]:
+        """What processes that read get a copy of, by the names of the arguments."""
+        init = None if self.loader is None else self.loader.worker_init_fn
+        return {"worker_init_fn": init, "collate_fn": self.reader.collate_fn, "dataset": (self.dataset, self.loader)}
 
     def read(self, epoch: int, number: int) -> list[tuple[Any, int | None]]:
         """The portions of a minibatch in the host's memory, each with its number of items if that is known."""
@@ -386,10 +406,16 @@ class Stream:
         set_epoch = getattr(self.loader.dataset, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(number - 1)
-        with seeded_loader(self.loader, minibatch_seed(self.seed, number, 0)):
-            self._iterator = iter(self.loader)
-            self._own.save()
         self._pass, self._read = number, 0
+        with seeded_loader(self.loader, minibatch_seed(self.seed, number, 0)):
+            try:
+                self._iterator = iter(self.loader)
+            except Exception as error:
+                loader = self.loader
+                copied = {"worker_init_fn": loader.worker_init_fn, "collate_fn": loader.collate_fn}
+                check_copies({**copied, "dataset": loader.dataset} if loader.num_workers else {}, error)
+                raise self._raised(error) from error
+            self._own.save()
 
     def _next(self, epoch: int) -> Any:
         """The next batch; at its end the stream begins again, if epochs continue it."""
@@ -414,10 +440,13 @@ class Stream:
         except Speech3Error:
             raise
         except Exception as error:
-            raise SettingError(
-                f"dataset: raised {type(error).__name__} after {self._read} minibatches: {error}; repair that item, or "
-                f"skip it in the dataset; items of different shapes need a collate_fn"
-            ) from error
+            raise self._raised(error) from error
+
+    def _raised(self, error: Exception) -> SettingError:
+        return SettingError(
+            f"dataset: raised {type(error).__name__} after {self._read} minibatches: {error}; repair that item, or "
+            f"skip it in the dataset; items of different shapes need a collate_fn"
+        )
 
 
 @dataclass(frozen=True, eq=False)

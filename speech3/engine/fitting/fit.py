@@ -14,7 +14,6 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from itertools import chain
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ from speech3.engine.fitting.dataset import (
     failed,
     moved,
 )
-from speech3.engine.fitting.loading import Packed, check_importable, own_process, seeded_loader
+from speech3.engine.fitting.loading import Packed, check_copies, check_importable, own_process, seeded_loader
 from speech3.engine.fitting.results import (
     RATES,
     EpochResult,
@@ -611,11 +610,7 @@ def _open(build: Build, opened: ExitStack) -> Trainer:
             "loss": build.loss,
             "optimizer": own.make if own else None,
         }
-        for name, value in passed.items():
-            try:
-                ForkingPickler.dumps(value)
-            except Exception as why:
-                raise SettingError(arguments.no_copy(name, why, value)) from error
+        check_copies(passed, error)
         raise
     if backend:
         opened.callback(backend.close)

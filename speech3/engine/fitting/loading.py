@@ -11,7 +11,7 @@ import multiprocessing
 import pickle
 import random
 from collections import ChainMap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.multiprocessing
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 from torch.storage import TypedStorage, UntypedStorage
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torch_worker
@@ -70,6 +71,27 @@ def check_importable(value: Any) -> None:
     Raises `Speech3Error` that names the first one.
     """
     _Importable(io.BytesIO()).dump(value)
+
+
+def no_copy(name: str, error: Exception, value: Any = None) -> str:
+    remedy = "define its class or function at the top of a file, not as a lambda, and keep open files, locks and "
+    remedy += "similar objects out of it"
+    if isinstance(value, nn.Module) and any(map(is_parametrized, value.modules())):
+        remedy = "remove its parametrizations, such as weight_norm (remove_parametrizations), or use strategy='sgd', "
+        remedy += "which starts no processes"
+    if name == "optimizer":
+        remedy = "define the function at the top of a file, not as a lambda, or use functools.partial, for example "
+        remedy += "functools.partial(torch.optim.AdamW, lr=1e-3)"
+    return f"{name}: cannot be copied to other processes ({type(error).__name__}: {error}); {remedy}"
+
+
+def check_copies(passed: Mapping[str, Any], error: Exception) -> None:
+    """Starting a process raised `error`: name the first of these arguments that cannot be copied to it, if any."""
+    for name, value in passed.items():
+        try:
+            ForkingPickler.dumps(value)
+        except Exception as why:
+            raise SettingError(no_copy(name, why, value)) from error
 
 
 class _Pickler(ForkingPickler):
