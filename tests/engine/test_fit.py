@@ -19,6 +19,7 @@ from torch import nn
 from speech3.config import presets
 from speech3.engine import FitResult, fit
 from speech3.engine.fitting.arguments import STRATEGIES
+from speech3.errors import SettingError
 
 ROOT = Path(__file__).parents[2]
 MINIBATCHES = 40
@@ -137,6 +138,27 @@ def test_every_strategy_learns_with_virtual_workers(strategy):
         assert result.history[-1].accuracy > LINEAR and result.dropped == 0
     (first, _), (second, _) = found[0], found[-1]
     assert all(map(torch.equal, first, second)) and found[0][1] == found[-1][1]
+
+
+def test_the_momentum_of_a_strategy_acts():
+    losses = {}
+    for strategy, momentum in (("terngrad_momentum", None), ("terngrad_ddp", 0.9), ("terngrad_ddp", 0.0)):
+        options = None if momentum is None else {"momentum": momentum}
+        result = fit(
+            moons.network(),
+            moons.moons(),
+            nn.CrossEntropyLoss(),
+            strategy=strategy,
+            epochs=1,
+            simulate=True,
+            minibatch=100,
+            options=options,
+        )
+        losses[strategy, momentum] = result.history[0].loss
+    assert losses["terngrad_momentum", None] == losses["terngrad_ddp", 0.9] != losses["terngrad_ddp", 0.0]
+    for optimizer in ("adamw", torch.optim.Adam):
+        with pytest.raises(SettingError, match=r"^optimizer: .*terngrad_ddp"):
+            fit(moons.network(), moons.moons(), strategy="terngrad_momentum", optimizer=optimizer)
 
 
 def test_a_virtual_worker_that_dies():

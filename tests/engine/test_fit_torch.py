@@ -155,6 +155,14 @@ def test_early_stopping():
         assert len(fitted(on_epoch=lambda epoch, true=true: true).history) == 1
 
 
+def test_training_that_a_callback_ended_is_finished(tmp_path, capsys):
+    fitted(epochs=4, out=tmp_path, on_epoch=lambda epoch: epoch.epoch == 2)
+    result = fitted(epochs=4, out=tmp_path, quiet=False)
+    assert result.stopped and len(result.history) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "a callback ended it after 2 epochs" in line and "another out" in line
+
+
 def test_a_callback_that_raises_leaves_the_parameters_of_its_epoch():
     model, seen = moons.network(), []
 
@@ -349,6 +357,10 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
         (r"schedule: .*'cosine'", {"schedule": "linear"}),
         (r"^validation: is empty", {"validation": Subset(DATA, [])}),
         (r"^validation: a int has no length", {"validation": 3}),
+        (r"^validation: is empty; leave it out", {"validation": []}),
+        (r"^validation: is empty; leave it out", {"validation": torch.utils.data.DataLoader([])}),
+        (r"^validation: a Points has no length, .*; define its __len__",
+         {"validation": loops.Points(length=False)}),
         (r"^validation: raised RuntimeError: .*its items must be like those of dataset",
          {"validation": torch.utils.data.TensorDataset(torch.zeros(3, 5), torch.zeros(3).long())}),
         (r"^accumulate=0: must be a whole number", {"accumulate": 0}),

@@ -2,8 +2,8 @@
 
 A strategy is plain SGD, PyTorch's DDP, or a preset of ``conf/training``. It takes from the preset the backend and
 number of workers (`world`, `workers`), the settings of shards and server (`asgd`), of the codec (`codec`) and of L-BFGS
-(`lbfgs`), and what keeps full pushes stable (`warmup`, `gradient_clip`). The preset's learning rate, schedule and
-minibatch were chosen for speech and are not used.
+(`lbfgs`), momentum (`momentum`), and what keeps full pushes stable (`warmup`, `gradient_clip`). The preset's learning
+rate, schedule and minibatch were chosen for speech and are not used.
 """
 
 import copy
@@ -30,7 +30,7 @@ from speech3.engine.trainer import check_epoch, check_workers, simulated_strateg
 from speech3.errors import SettingError, Speech3Error, listed
 
 # The keys that a strategy takes from its preset; the others were chosen for speech.
-_OF_PRESETS = {"world", "workers", "asgd", "codec", "lbfgs", "warmup", "gradient_clip"}
+_OF_PRESETS = {"world", "workers", "asgd", "codec", "lbfgs", "momentum", "warmup", "gradient_clip"}
 _ASYNCHRONOUS = ("asgd", "asgd_speech3", "asgd_zhang", "asgd_ternary", "downpour", "downpour_adagrad")
 STRATEGIES = ("sgd", "ddp", "terngrad_ddp", "terngrad_momentum", *_ASYNCHRONOUS, "sandblaster")
 _NUMBERS = ("betas", "momentum", "weight_decay", "final_rate", "warmup", "threads", "cuda_graph")
@@ -39,8 +39,12 @@ _ARGUMENTS = ("optimizer", "schedule", "gradient_clip", "precision", "learning_r
 _COMPUTE_S, _SYNC_S = 1.0, 0.06  # on the virtual clock; a sync was measured to take 6 % of the time of a minibatch
 
 
-def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **arguments: Any) -> TrainingConfig:
+def config_of(
+    strategy: str, options: Mapping[str, Any], *, simulate: bool, own: bool, **arguments: Any
+) -> TrainingConfig:
     """The config of a call of `fit`; `arguments` are keys of `training`, None where the preset's value is used.
+
+    `own`: the optimizer is the caller's.
 
     Raises `Speech3Error` if the strategy, an argument or an option is unknown or out of range.
     """
@@ -65,6 +69,11 @@ def config_of(strategy: str, options: Mapping[str, Any], *, simulate: bool, **ar
     # The preset of the strategy, then the arguments, then the options.
     ddp = strategy == "ddp"
     preset = TrainingConfig(world="ddp", workers=2) if ddp else load_preset(TrainingConfig, "training", strategy)
+    if preset.momentum and (own or arguments.get("optimizer") != "sgd"):
+        raise SettingError(
+            f"optimizer: strategy={strategy!r} is SGD with momentum; leave optimizer out, or use the strategy without "
+            f"momentum of its own ({strategy.replace('momentum', 'ddp')})"
+        )
     given = {name: value for name, value in arguments.items() if value is not None}
     values = _merged({"schedule": "constant", **preset.model_dump(include=_OF_PRESETS), **given}, options)
     if arguments.get("gradient_clip") == math.inf:

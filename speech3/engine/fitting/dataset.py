@@ -480,6 +480,33 @@ class Data:
         )
 
 
+def held_out(dataset: Any, minibatch: int, collate: Collate | None) -> DataLoader[Any]:
+    """A `DataLoader` of the argument ``validation``; raises `Speech3Error` if it is empty, or need not end."""
+    loader = dataset if isinstance(dataset, DataLoader) else None
+    if loader is None and not isinstance(dataset, IterableDataset):
+        _check_map_style("validation", dataset)
+    if loader is None:
+        loader = DataLoader(dataset, minibatch, collate_fn=collate)
+    try:
+        minibatches = len(loader)
+    except TypeError as error:
+        raise SettingError(
+            f"validation: a {type(loader.dataset).__name__} has no length, so it might never end; define its __len__, "
+            f"or pass a list of its items"
+        ) from error
+    if not minibatches:
+        raise SettingError("validation: is empty; leave it out, or pass the held-out items")
+    return loader
+
+
+def _check_map_style(name: str, dataset: Any) -> None:
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise SettingError(
+            f"{name}: a {type(dataset).__name__} has no length or cannot be indexed; use a map-style dataset, with "
+            f"__len__ and __getitem__, a torch.utils.data.IterableDataset, or a DataLoader"
+        )
+
+
 def data_of(
     dataset: Any, minibatch: int | None, collate_fn: Collate | None, steps_per_epoch: int | None, accumulate: int
 ) -> Data:
@@ -489,11 +516,7 @@ def data_of(
     if isinstance(dataset, IterableDataset):
         loader: DataLoader[Any] = DataLoader(dataset, minibatch or MINIBATCH, collate_fn=collate_fn)
         return _of_stream(loader, steps_per_epoch, accumulate)
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise SettingError(
-            f"dataset: a {type(dataset).__name__} has no length or cannot be indexed; use a map-style dataset, with "
-            f"__len__ and __getitem__, a torch.utils.data.IterableDataset, or a DataLoader"
-        )
+    _check_map_style("dataset", dataset)
     if steps_per_epoch is not None:
         raise SettingError(_STEPS)
     if not len(dataset):

@@ -36,6 +36,7 @@ from speech3.engine.fitting.dataset import (
     Stream,
     data_of,
     failed,
+    held_out,
     moved,
 )
 from speech3.engine.fitting.loading import Packed, check_copies, check_importable, own_process, seeded_loader
@@ -116,7 +117,8 @@ def fit(
         not get. None: the model gets the labels and returns the loss as the entry or attribute ``loss``.
     strategy
         One of `fitting.arguments.STRATEGIES`: ``sgd``, ``ddp``, or a preset of ``conf/training``, which sets workers,
-        server and codec; the preset's learning rate and schedule were chosen for speech and are not used.
+        server, codec and momentum (of ``terngrad_momentum``); the preset's learning rate and schedule were chosen for
+        speech and are not used.
     workers
         Number of workers; None: that of the preset (1 for ``sgd``), or 2 for ``ddp``.
     minibatch
@@ -155,7 +157,9 @@ def fit(
         does not have the parameters then. If it returns True, training ends.
     out
         Directory for a checkpoint after every epoch, every minute, and after Ctrl-C. The same call resumes from it; the
-        number of workers, `epochs` and `device` may differ. A finished training is not repeated.
+        number of workers, `epochs` and `device` may differ. A finished training is not repeated; nor is one that a
+        callback ended, which is finished whatever `epochs` is: to train on, pass the model to a call with another
+        `out`, where its parameters are the beginning.
     quiet
         Do not show progress on standard error.
     seed
@@ -190,6 +194,7 @@ def fit(
         strategy,
         options or {},
         simulate=simulate,
+        own=own,
         workers=workers,
         max_epochs=epochs,
         minibatch=data.minibatch,
@@ -222,8 +227,8 @@ def fit(
         classes = _try_out(build.parts(training.device, read_ahead=False), inputs, targets)
         files = FitDirectory(Path(out), _identity(build, strategy, optimizer, schedule)) if out is not None else None
         opened.enter_context(files.alone() if files else nullcontext())
-        held_out = Validation.of(validation, build) if validation is not None else None
-        run = _Run(build, model, files, held_out, classes, quiet, on_epoch, on_step, interrupt)
+        validation_data = Validation.of(validation, build) if validation is not None else None
+        run = _Run(build, model, files, validation_data, classes, quiet, on_epoch, on_step, interrupt)
         run(opened)
     return FitResult(strategy, training.workers, tuple(run.history), run.stopped)
 
@@ -252,7 +257,11 @@ class _Run:
             one = self.build.backend_of_one()
             one.load(saved.tensors)
             _write_back(one.parts.model, self.model)
-            self._say(f"{self.files.path if self.files else ''}: already finished, not trained again")
+            ended = f"a callback ended it after {len(self.history)} epochs" if self.stopped else "already finished"
+            on = "; to train on, call fit with this model and another out" * (
+                self.stopped and len(self.history) < epochs
+            )
+            self._say(f"{self.files.path if self.files else ''}: {ended}, not trained again{on}")
             return
         trainer = _open(self.build, opened)
         if saved is not None:
@@ -411,16 +420,10 @@ class Validation:
 
     @classmethod
     def of(cls, dataset: Any, build: Build) -> "Validation":
-        """Look at the caller's argument, and read its first minibatch."""
+        """Look at the caller's argument; raises `Speech3Error` if it is empty, or has no length."""
         reader = Reader(build.data.collate_fn, build.loss is None)
-        if not isinstance(dataset, DataLoader):
-            try:
-                data = data_of(dataset, build.data.minibatch, None, None, 1)
-            except Speech3Error as error:
-                raise error.restated(str(error).replace("dataset:", "validation:", 1)) from None
-            collate = build.data.collate_fn or (build.data.loader.collate_fn if build.data.loader else None)
-            dataset = DataLoader(data.dataset, data.minibatch, collate_fn=collate)
-        return cls(dataset, reader, build.seed)
+        collate = build.data.collate_fn or (build.data.loader.collate_fn if build.data.loader else None)
+        return cls(held_out(dataset, build.data.minibatch, collate), reader, build.seed)
 
     @torch.no_grad()
     def __call__(self, parts: WorkerParts) -> tuple[float, float | None]:
