@@ -323,6 +323,11 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_processes_are_quiet_too(capfd):
+    fitted(strategy="ddp", workers=1)
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize(
     ("message", "keys"),
     [

@@ -16,6 +16,7 @@ Axes: N processes, M minibatches of an epoch.
 import math
 import multiprocessing.connection
 import os
+import sys
 import tempfile
 import time
 import warnings
@@ -221,6 +222,8 @@ def run_ddp_process(
     sgd = optimizer_of(parts, momentum=momentum)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has no equivalent successor yet
+        if parts.skips:
+            _use_up_warning(parts.device)
         wrapped = DistributedDataParallel(
             ModelWithLoss(parts),
             broadcast_buffers=False,
@@ -239,6 +242,25 @@ def run_ddp_process(
         if pipe.poll(1.0):
             for message in worker.epoch(*pipe.recv()):
                 pipe.send(message)
+
+
+def _use_up_warning(device: torch.device) -> None:
+    """Let PyTorch give its warning about `find_unused_parameters` now, where nobody sees it.
+
+    It warns in C++, on standard error and once in a process, that a model has used all its parameters; ours may do
+    so in most minibatches. No filter applies to it, so a module of one weight uses it up.
+    """
+    tiny = nn.Linear(1, 1, device=device)
+    wrapped = DistributedDataParallel(tiny, broadcast_buffers=False, init_sync=False, find_unused_parameters=True)
+    sys.stderr.flush()
+    shown, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        wrapped(torch.zeros(1, 1, device=device))
+    finally:
+        os.dup2(shown, 2)
+        os.close(shown)
+        os.close(nowhere)
 
 
 @dataclass
