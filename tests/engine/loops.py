@@ -1,13 +1,17 @@
 """Data, functions and plain PyTorch loops for tests of `fit`; importable by processes that are spawned."""
 
 import math
+import os
 import random
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+from speech3.engine.fitting.dataset import data_of
 
 WORDS = 30
 
@@ -105,6 +109,21 @@ class Points(IterableDataset):
 class WithLength(Points):
     def __len__(self):
         return self.items
+
+
+def noted_process(path, number):
+    """A ``worker_init_fn`` that writes the process into a file."""
+    with Path(path).open("a") as stream:
+        stream.write(f"{os.getpid()}\n")
+
+
+def read_for_ever(path, pipe):
+    """Begin to read a stream as a shard does, say so, and wait to be killed."""
+    loader = DataLoader(Points(200), 20, num_workers=1, worker_init_fn=partial(noted_process, path))
+    source = data_of(loader, None, None, None, 1).source(1, torch.device("cpu"), own_loss=False)
+    source.draw(1, 0)
+    pipe.send("reads")
+    pipe.recv()
 
 
 def collected(items):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 
+import loops
 import moons
 import pytest
 import tiny
@@ -200,6 +201,48 @@ def test_no_process_is_left_when_the_caller_is_killed(tmp_path):
             caller.kill()
     for pid in pids:
         tiny.until(lambda pid=pid: not tiny.state(pid))
+
+
+READING = f"""
+import sys
+sys.path.insert(0, {tiny.PATH!r})
+from functools import partial
+import loops, moons
+from torch import nn
+from torch.utils.data import DataLoader
+from speech3.engine import fit
+
+if __name__ == "__main__":
+    init = partial(loops.noted_process, "pids")
+    loader = DataLoader(loops.Points(200), 20, num_workers=1, worker_init_fn=init)
+    fit(moons.network(), loader, nn.CrossEntropyLoss(), strategy=sys.argv[1], workers=1, epochs=1, quiet=True,
+        options={{"asgd": {{"warm_start": 0}}}} if sys.argv[1] == "asgd" else None)
+"""
+
+
+@pytest.mark.parametrize("strategy", ["asgd", "ddp"])
+def test_processes_that_read_a_stream_end_with_training(tmp_path, strategy):
+    """And leave no semaphores, of which Python would complain."""
+    (tmp_path / "script.py").write_text(READING)
+    with (tmp_path / "said").open("w") as said:  # no pipe: a process that is left would keep it open
+        done = subprocess.run(
+            [sys.executable, "script.py", strategy], cwd=tmp_path, stdout=said, stderr=said, timeout=200
+        )
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert done.returncode == 0 and (tmp_path / "said").read_text() == ""
+    assert pids and not any(map(tiny.state, pids))
+
+
+def test_processes_that_read_a_stream_end_with_the_process_that_reads(tmp_path):
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("forkserver")
+    reader = context.Process(target=loops.read_for_ever, args=(tmp_path / "pids", theirs))
+    reader.start()
+    assert ours.recv() == "reads"
+    reader.kill()
+    reader.join()
+    (pid,) = (tmp_path / "pids").read_text().split()
+    tiny.until(lambda: not tiny.state(int(pid)))
 
 
 @pytest.mark.parametrize("keys", [{}, {"strategy": "asgd", "workers": 2}])

@@ -15,12 +15,15 @@ Axes: N shards.
 """
 
 import fcntl
+import gc
 import math
 import mmap
+import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -61,6 +64,7 @@ _POLL_S = 0.001  # between two attempts to acquire a lock
 _MAX_CHARS = 5000  # characters kept of an error's beginning and of its end, since a pipe holds little until it is read
 _KILLS = 3  # attempts to kill a worker that hangs
 _DIES_S = 10.0  # time for it to exit after each
+_CLOSES_S = 3.0  # time for processes to close what they have opened, at the end; then they are killed
 _REPORT_S = 2.0  # time for processes to report that they lost another; then they are killed
 
 
@@ -199,6 +203,25 @@ def coordinator() -> int:
     return os.getpid() if START_METHOD == "spawn" else 0
 
 
+_before_end: list[Callable[[], None]] = []  # in a worker
+
+
+def before_end(close: Callable[[], None]) -> None:
+    """In a worker of this module: have `close` called before the process ends, unless SIGKILL ends it."""
+    if multiprocessing.parent_process() is not None:
+        _before_end.append(close)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # by which `Workers.close` asks it to end
+
+
+def _close_all() -> None:
+    if _before_end:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while _before_end:
+        with suppress(Exception):
+            _before_end.pop()()
+    gc.collect()  # the semaphores of queues are freed with these
+
+
 def run_task(task: Task, pipe: Any, coordinator: int, _: Surroundings | None = None) -> None:
     if not coordinator:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the caller may have started the server itself
@@ -211,7 +234,10 @@ def run_task(task: Task, pipe: Any, coordinator: int, _: Surroundings | None = N
         if os.getppid() == coordinator:  # otherwise no process would receive the message
             why = str(error) if isinstance(error, Speech3Error) else traceback.format_exc()
             pipe.send(Failed(time.monotonic(), why[:_MAX_CHARS] + why[_MAX_CHARS:][-_MAX_CHARS:], _portable(error)))
+        _close_all()
         os._exit(1)  # a normal exit would abort in threads of libraries that wait for other processes
+    finally:
+        _close_all()
 
 
 def _portable(error: Exception) -> Exception | None:
@@ -354,6 +380,12 @@ class Workers:
         end_processes(self.processes)
 
     def close(self) -> None:
+        """End all processes; those with something to close (`before_end`) have a moment for it."""
+        limit = time.monotonic() + _CLOSES_S
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.join(max(0.0, limit - time.monotonic()))
         end_processes(self.processes)
         for pipe in self.pipes:
             pipe.close()

@@ -9,6 +9,7 @@ minibatches are drawn in ascending order; if a worker dies, another begins the p
 Axes: B items of a minibatch, C classes.
 """
 
+import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, de
 from speech3.engine.fitting.loading import (
     Loaders,
     Randomness,
+    WithParent,
     check_copies,
     may_start_processes,
     order_of,
@@ -572,6 +574,11 @@ def _of_stream(loader: DataLoader[Any], steps: int | None, accumulate: int) -> D
         )
     if steps is None and not batches:
         raise SettingError("dataset: is empty; there is nothing to train on")
+    if loader.num_workers:
+        loader = copy.copy(loader)  # the caller's stays as it is
+        loader.worker_init_fn = WithParent(loader.worker_init_fn)
+        # Each pass has processes of its own: else the random numbers of one would depend on those before it.
+        loader.__dict__["persistent_workers"] = False
     count = batches if steps is None else steps * accumulate
     return Data(
         loader.dataset, loader.batch_size or 1, None, loader, count, continues=steps is not None, accumulate=accumulate

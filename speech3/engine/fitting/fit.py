@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from speech3.config import TrainingConfig
-from speech3.engine.backends.processes import Unkillable
+from speech3.engine.backends.processes import Unkillable, before_end
 from speech3.engine.fitting import arguments
 from speech3.engine.fitting.dataset import (
     ByName,
@@ -371,7 +371,11 @@ class Build:
         own_process()
         use_threads(self.training.threads)
         use_precision(self.training.precision)
-        return self.parts(device)
+        parts = self.parts(device)
+        if self.data.loader is not None and self.data.loader.num_workers:
+            assert isinstance(parts.source, Items | Stream)
+            before_end(parts.source.close)
+        return parts
 
     def parts(self, device: str, *, read_ahead: bool = True) -> WorkerParts:
         """Make the parts with a copy of the model, since the original may be in memory shared with another process."""

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import worker as torch_worker
 
 from speech3.errors import MachineError, SettingError
-from speech3.runtime import starting_workers, worker_pool
+from speech3.runtime import end_with_parent, starting_workers, worker_pool
 
 _LARGE, _MOST = 1 << 20, 64  # bytes of a tensor that is shared; most of these
 _ALIGN = 64
@@ -240,6 +240,21 @@ def order_of(loader: DataLoader[Any], seed: int) -> list[list[int]]:
 def may_start_processes() -> None:
     """Let a worker, which is a daemon, have processes of its own; they end when the worker does."""
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class WithParent:
+    """A ``worker_init_fn`` of PyTorch's `DataLoader`, whose processes then end with the one that reads from them.
+
+    PyTorch's own watch looks at the parent by its number, which is that of the server that forked them both.
+    """
+
+    init: Callable[[int], object] | None
+
+    def __call__(self, number: int) -> None:
+        end_with_parent()
+        if self.init is not None:
+            self.init(number)
 
 
 class Loaders:
