@@ -12,6 +12,7 @@ Axes: B items of a minibatch, C classes.
 import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -483,21 +484,15 @@ class Data:
 
 
 def held_out(dataset: Any, minibatch: int, collate: Collate | None) -> DataLoader[Any]:
-    """A `DataLoader` of the argument ``validation``; raises `Speech3Error` if it is empty, or need not end."""
+    """A `DataLoader` of the argument ``validation``; raises `Speech3Error` if it is empty, as a stream may still be."""
     loader = dataset if isinstance(dataset, DataLoader) else None
     if loader is None and not isinstance(dataset, IterableDataset):
         _check_map_style("validation", dataset)
     if loader is None:
         loader = DataLoader(dataset, minibatch, collate_fn=collate)
-    try:
-        minibatches = len(loader)
-    except TypeError as error:
-        raise SettingError(
-            f"validation: a {type(loader.dataset).__name__} has no length, so it might never end; define its __len__, "
-            f"or pass a list of its items"
-        ) from error
-    if not minibatches:
-        raise SettingError("validation: is empty; leave it out, or pass the held-out items")
+    with suppress(TypeError):  # of a stream without a length
+        if not len(loader):
+            raise SettingError("validation: is empty; leave it out, or pass the held-out items")
     return loader
 
 

@@ -424,7 +424,7 @@ class Validation:
 
     @classmethod
     def of(cls, dataset: Any, build: Build) -> "Validation":
-        """Look at the caller's argument; raises `Speech3Error` if it is empty, or has no length."""
+        """Look at the caller's argument; raises `Speech3Error` if it is empty or cannot be iterated over."""
         reader = Reader(build.data.collate_fn, build.loss is None)
         collate = build.data.collate_fn or (build.data.loader.collate_fn if build.data.loader else None)
         return cls(held_out(dataset, build.data.minibatch, collate), reader, build.seed)
