@@ -14,12 +14,13 @@ OUT/index.html                the utterances that should be checked
 """
 
 import csv
+import hashlib
 import io
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -35,7 +36,7 @@ from speech3.data import (
     read_headers,
     without_markup,
 )
-from speech3.errors import DataError, MissingError, SettingError, Speech3Error
+from speech3.errors import DataError, MissingError, SettingError, Speech3Error, listed
 from speech3.evaluate import Checked, drawn, write_alignment_page
 from speech3.hmm import Segment, file_name, write_ctm, write_textgrid
 from speech3.language import find_lang
@@ -44,7 +45,7 @@ from speech3.runtime import progress, read_json, say, write_json, write_text
 WIDE_HZ, NARROW_HZ = 16000, 8000  # rates of models of recordings whose rates differ, or are higher
 Format = Literal["textgrid", "elan", "audacity", "ctm", "json", "csv"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-WRITTEN = ".speech3_align.json"  # the files in OUT that we have written, which may be replaced
+WRITTEN = ".speech3_align.json"  # the files in OUT that we have written (`Written`)
 PAGE = "index.html"
 ALIGNED, DOUBTFUL, FAILED = "aligned", "suspicious", "not aligned"
 _SUFFIXES: Mapping[Format, tuple[str, ...]] = {
@@ -225,35 +226,75 @@ class UtteranceResult:
         return f"{self.reason}: {self.marked}" if self.marked else self.reason
 
 
-def files_of(targets: Mapping[str, Target], formats: Sequence[Format]) -> list[str]:
-    """The files of results, relative to the output directory."""
+@dataclass(frozen=True)
+class Written:
+    """A file that was written for recordings from `source`; `digest` is that of its content, empty during a run."""
+
+    digest: str
+    source: str
+
+    def changed(self, path: Path) -> bool:
+        """Whether somebody has changed the file since."""
+        return bool(self.digest) and path.is_file() and content_digest(path) != self.digest
+
+
+def content_digest(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def read_written(out: Path) -> dict[str, Written]:
+    """What has been written in an output directory, relative to it."""
+    stored = read_json(out / WRITTEN)
+    return {file: Written(*each) for file, each in stored.items()} if isinstance(stored, dict) else {}
+
+
+def files_of_recordings(targets: Mapping[str, Target], formats: Sequence[Format]) -> list[str]:
+    """The files with the result of one recording, relative to the output directory."""
     suffixes = [suffix for each in formats for suffix in _SUFFIXES.get(each, ())]
-    files = [f"{target.place}{suffix}" for target in targets.values() for suffix in suffixes]
-    return [*files, *(["words.ctm", "phones.ctm"] if "ctm" in formats else []), "report.csv", PAGE]
+    return [f"{target.place}{suffix}" for target in targets.values() for suffix in suffixes]
 
 
-def write_files(out: Path, source: Source, results: Sequence[UtteranceResult], formats: Sequence[Format]) -> None:
-    """Write all files; those of an earlier run that are no longer made are removed."""
-    files = files_of(source.targets, formats)
-    before: set[str] = set(read_json(out / WRITTEN))
-    write_json(out / WRITTEN, sorted(before | set(files)))
+def files_of_all(formats: Sequence[Format]) -> list[str]:
+    """The files with the results of all recordings."""
+    return [*(["words.ctm", "phones.ctm"] if "ctm" in formats else []), "report.csv", PAGE]
+
+
+def write_files(
+    out: Path, path: Path, source: Source, results: Sequence[UtteranceResult], formats: Sequence[Format]
+) -> None:
+    """Write all files but the page.
+
+    Results of recordings from elsewhere than `path` stay, and so do files of one recording that somebody has changed.
+    Other files of an earlier run with `path` that are no longer made are removed.
+    """
+    this, before = str(path.absolute()), read_written(out)
+    one, files = files_of_recordings(source.targets, formats), files_of_all(formats)
+    left = {file for file, each in before.items() if each.source == this and file not in {*one, *files}}
+    shared = {*files_of_all(("ctm",))}
+    kept = {file for file in {*one, *left} - shared if file in before and before[file].changed(out / file)}
+    if kept:
+        say(f"  kept, as somebody has changed them: {listed(sorted(kept))}; delete those that are to be written again")
+    if others := sorted({each.source for each in before.values()} - {this}):
+        say(f"  {out}: results of {listed(others)} stay; {', '.join(files)} are of {path} alone")
+    unfinished = {file: Written("", this) for file in {*one, *files} - kept}
+    write_json(out / WRITTEN, {file: astuple(each) for file, each in sorted({**before, **unfinished}.items())})
     of_recording: dict[str, list[UtteranceResult]] = {key: [] for key in source.targets}
     for result in results:
         of_recording.setdefault(result.recording, []).append(result)
     for key, target in progress(source.targets.items(), len(source.targets), str(out)):
         here = sorted(of_recording[key], key=lambda result: (result.start_s, result.end_s))
-        if "textgrid" in formats:
+        if f"{target.place}.TextGrid" in unfinished:
             tiers = {name.replace('"', '""'): track for name, track in _tiers(here, target).items()}
             write_textgrid(out / f"{target.place}.TextGrid", tiers, target.duration_s)
-        if "elan" in formats:
+        if f"{target.place}.eaf" in unfinished:
             _write_eaf(out / f"{target.place}.eaf", _tiers(here, target), target)
-        if "audacity" in formats:
-            for name in ("words", "phones"):
+        for name in ("words", "phones"):
+            if f"{target.place}.{name}.txt" in unfinished:
                 write_text(out / f"{target.place}.{name}.txt", _labels(here, name))
-        if "json" in formats:
+        if f"{target.place}.json" in unfinished:
             text = json.dumps(_as_json(here, target), indent=1, ensure_ascii=False)
             write_text(out / f"{target.place}.json", f"{text}\n")
-        if "csv" in formats:
+        if f"{target.place}.csv" in unfinished:
             write_text(out / f"{target.place}.csv", _as_csv(here))
     if "ctm" in formats:
         for name in ("words", "phones"):
@@ -267,9 +308,11 @@ def write_files(out: Path, source: Source, results: Sequence[UtteranceResult], f
         write_text(out / "left_out.txt", "".join(f"{fault}\n" for fault in source.faults))
     else:
         (out / "left_out.txt").unlink(missing_ok=True)
-    for file in before - set(files):
+    for file in left - kept:
         (out / file).unlink(missing_ok=True)
-    write_json(out / WRITTEN, sorted(files))
+    written = {file: Written(content_digest(out / file), this) for file in unfinished if file != PAGE}
+    stay = {file: each for file, each in {**before, **unfinished}.items() if file not in left - kept}
+    write_json(out / WRITTEN, {file: astuple(each) for file, each in sorted({**stay, **written}.items())})
 
 
 def _write_eaf(path: Path, tiers: Mapping[str, Sequence[Segment]], target: Target) -> None:

@@ -41,8 +41,11 @@ from speech3.recipe.aligner_files import (
     Source,
     Target,
     UtteranceResult,
-    files_of,
+    content_digest,
+    files_of_all,
+    files_of_recordings,
     read_source,
+    read_written,
     write_files,
     write_page,
 )
@@ -130,7 +133,7 @@ def _read_state(out: Path, settings: Mapping[str, Any]) -> _State | None:
 
 def _digest(path: Path) -> str:
     """A mark of a file's content; empty if there is no such file."""
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() if path.is_file() else ""
+    return content_digest(path) if path.is_file() else ""
 
 
 def _marks(source: Source) -> dict[str, str]:
@@ -159,7 +162,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
     rules = model_rules(recognizer) if recognizer else TextRules()
     lang = request.lang or (rules.lang if recognizer else None)
     source = read_source(path, text=request.text, tier=request.tier, lang=lang or "", apart=out.absolute())
-    _check_files(source.targets, out, request.formats)
+    _check_files(source.targets, out, path, request.formats)
     lexicon = None if request.graphemes else request.lexicon or source.lexicon
     if recognizer is None and not (request.train or request.graphemes or lexicon):
         recognizer = english_for(source.data, source.speech_s, lang)
@@ -218,7 +221,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
     assert limits is not None
     kept = {each.id: each for each in earlier.results} if earlier else {}
     results = [found.get(key) or kept[key] for key in source.data.utterances]
-    write_files(out, source, results, request.formats)
+    write_files(out, path, source, results, request.formats)
     left_out = [fault for fault in source.faults if not fault.warning]
     summary = Summary(results, len(source.targets), len(left_out))
     write_page(out, f"Alignment of {path.name}", summary.lines(out), source, results)
@@ -269,18 +272,24 @@ def _check_place(path: Path, out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not (out / WRITTEN).exists():
-            (out / WRITTEN).write_text("[]\n", encoding="utf-8")
+            (out / WRITTEN).write_text("{}\n", encoding="utf-8")
         (out / WRITTEN).touch()
     except OSError as error:
         raise MachineError(f"{out}: cannot be written ({error.strerror}); choose another output directory") from error
 
 
-def _check_files(targets: Mapping[str, Target], out: Path, formats: Sequence[Format]) -> None:
-    """Refuse to replace what was not written by an earlier run."""
-    ours = set(read_json(out / WRITTEN))
-    if others := [file for file in files_of(targets, formats) if (out / file).exists() and file not in ours]:
+def _check_files(targets: Mapping[str, Target], out: Path, path: Path, formats: Sequence[Format]) -> None:
+    """Refuse to replace what was not written by an earlier run, and results of other recordings of the same name."""
+    ours, here, one = read_written(out), str(path.absolute()), files_of_recordings(targets, formats)
+    there = [file for file in (*one, *files_of_all(formats)) if (out / file).exists()]
+    if others := [file for file in there if file not in ours]:
         raise OccupiedError(
             f"{out / others[0]}: exists and was not written by speech3 align; nothing is replaced: choose another"
+            " directory"
+        )
+    if others := [file for file in there if file in one and ours[file].source != here]:
+        raise OccupiedError(
+            f"{out / others[0]}: is the result of {ours[others[0]].source}; nothing is replaced: choose another"
             " directory"
         )
 

@@ -133,7 +133,7 @@ ROWS: tuple[Row, ...] = (
     (
         "align sounds exp --lexicon exp/model/lexicon.txt",
         "exp/model: is one of the inputs, or holds one",
-        {"exp/model/lexicon.txt": LEXICON, "exp/.speech3_align.json": "[]"},
+        {"exp/model/lexicon.txt": LEXICON, "exp/.speech3_align.json": "{}"},
     ),
     (
         "import ali exp --graph exp/graph",

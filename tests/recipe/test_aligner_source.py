@@ -320,6 +320,40 @@ def test_mistakes_are_named_and_nothing_is_replaced(
     assert "is a file; expected a directory" in refused(folder, tmp_path / "file", "--graphemes")
 
 
+def test_results_of_others_and_corrected_ones_stay(
+    corpus: tuple[Path, dict[str, list[Segment]]],
+    aligned: tuple[Path, subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    speech3: Run,
+) -> None:
+    def run(folder: Path, *options: object) -> str:
+        process = speech3("align", folder, tmp_path / "out", "--model", aligned[0] / "model", "--jobs", 1, *options)
+        assert process.returncode == (1 if "choose another directory" in process.stderr else 0), process.stderr
+        return process.stderr
+
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for folder, names in ((mine, ("r01", "r03")), (other, ("r05",))):
+        folder.mkdir()
+        for name in names:
+            shutil.copy(corpus[0] / "anna" / f"{name}.wav", folder)
+            shutil.copy((corpus[0] / "anna" / name).with_suffix(".lab"), folder)
+    run(mine, "--format", "textgrid,json")
+    first = tmp_path / "out" / "r01.TextGrid"
+    first.write_text(corrected := first.read_text().replace("words", "Words"))
+    # Another folder: nothing of the first is lost, and its files are not replaced.
+    assert "results of" in run(other) and str(mine) in run(other)
+    assert {path.name for path in (tmp_path / "out").glob("r*.TextGrid")} == {f"r0{n}.TextGrid" for n in (1, 3, 5)}
+    shutil.copy(mine / "r03.wav", other)
+    shutil.copy(mine / "r03.lab", other)
+    assert f"r03.TextGrid: is the result of {mine}" in run(other)
+    # The first folder again, which has lost a recording: what was corrected stays, the rest is made again.
+    (mine / "r03.wav").unlink()
+    assert "changed them: r01.TextGrid;" in run(mine)
+    assert first.read_text() == corrected
+    assert sorted(path.name for path in (tmp_path / "out").glob("r0*")) == ["r01.TextGrid", "r05.TextGrid"]
+    assert "changed them: r01.TextGrid;" in run(mine), "it is still known to be changed"
+
+
 def test_where_no_recording_can_be_read_the_reason_is_the_error(tmp_path: Path, speech3: Run) -> None:
     samples = np.full(16000, 0.1)
     samples[100] = np.nan
