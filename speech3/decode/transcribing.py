@@ -32,7 +32,7 @@ from speech3.runtime import check_output, check_standard_input, deferred_interru
 
 _BLOCK = 1 << 20
 STANDARD_INPUT = "standard_input"  # the name of its files
-_WRITTEN = ".speech3_transcribe.jsonl"  # names and digests of the TextGrids that we have written
+_WRITTEN = ".speech3_transcribe.jsonl"  # TextGrids that we have written: name, digest, recording
 _USUAL_HZ = 16000  # assumed for raw samples if the model has no rate either
 _MOST_S = 60.0  # latencies beyond this count as this long in percentiles
 _REMEMBERED_S = 120.0  # of audio whose arrival times are kept: longer than a segment
@@ -78,7 +78,8 @@ def check_names(files: Sequence[Path]) -> None:
     for path in files:
         if (other := named.setdefault(_key(path), path)) != path:
             raise SettingError(
-                f"{other}, {path}: have the same name, so their results would have, too; transcribe them in two runs"
+                f"{other}, {path}: have the same name, so their results would have, too; transcribe them in two"
+                " runs, into two directories"
             )
 
 
@@ -94,9 +95,17 @@ def claim_results(files: Sequence[Path], textgrids: Path | None, lattices: Path 
     names = [f"{_key(path)}.TextGrid" for path in files]
     check_output(textgrids, files, names, option="--textgrid ")
     listed = textgrids / _WRITTEN
-    ours = dict(map(json.loads, read_utf8(listed).splitlines())) if listed.exists() else {}
-    there = [textgrids / name for name in names if (textgrids / name).exists()]
-    if others := [path for path in there if ours.get(path.name) != _digest(path)]:
+    lines = map(json.loads, read_utf8(listed).splitlines()) if listed.exists() else ()
+    ours = {name: about for name, *about in lines}
+    there = {textgrids / name: path for name, path in zip(names, files, strict=True) if (textgrids / name).exists()}
+    for grid, path in there.items():
+        about = ours.get(grid.name, [])
+        if about[:1] == [_digest(grid)] and about[1:] != [str(path.absolute())]:
+            raise OccupiedError(
+                f"{grid}: is the transcript of another recording ({''.join(about[1:])}); nothing is replaced: choose"
+                " another directory"
+            )
+    if others := [grid for grid in there if ours.get(grid.name, [])[:1] != [_digest(grid)]]:
         raise OccupiedError(
             f"{others[0]}: is not known to be from speech3 transcribe, or was changed since; nothing is replaced: move"
             " it away, or choose another directory"
@@ -130,7 +139,7 @@ def write_results(
                 with deferred_interrupt():
                     write_textgrid(path, within, result.duration_s)
                     with (textgrids / _WRITTEN).open("a", encoding="utf-8") as stream:
-                        stream.write(json.dumps([path.name, _digest(path)]) + "\n")
+                        stream.write(json.dumps([path.name, _digest(path), str(Path(result.name).absolute())]) + "\n")
             for name, lattice in result.lattices.items():
                 yield _key(result.name) + name.removeprefix(result.name), lattice
 

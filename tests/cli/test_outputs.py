@@ -281,6 +281,15 @@ def test_a_textgrid_that_was_corrected_by_hand_stays(here: Path, program: Callab
     assert Path("exp/ab.TextGrid").read_text() == "corrected"
 
 
+def test_textgrid_of_another_recording_of_that_name_stays(here: Path, program: Callable[..., Any]) -> None:
+    for _ in range(2):
+        with_error(program("transcribe", "model", "sounds/ab.wav", "--textgrid", "exp"))
+    Path("more/again").mkdir(parents=True)
+    Path("more/again/ab.wav").write_bytes(Path("sounds/ab.wav").read_bytes())
+    with pytest.raises(OccupiedError, match=r"exp/ab\.TextGrid: .*sounds/ab\.wav"):
+        with_error(program("transcribe", "model", "more/again/ab.wav", "--textgrid", "exp"))
+
+
 def test_names_of_presets_are_no_inputs(here: Path, program: Callable[..., Any]) -> None:
     for _ in range(2):
         with_error(program("extract", "data", "fbank40", "--features", "fbank40", "--jobs", 1))
