@@ -21,6 +21,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -87,10 +88,25 @@ class Source:
     # Each recording that has a transcript and can be read, by its name in `data`, even without usable utterances.
     targets: Mapping[str, Target]
     plain: bool
-    rate_hz: int  # the sample rate for a model that is trained on it
     lexicon: Path | None = None  # ``lang/lexicon.txt`` in the source, if there is one
     faults: list[Fault] = field(default_factory=list)  # what is left out, and warnings
     written: Mapping[str, str] = field(default_factory=dict)  # transcripts as the user wrote them, where they are known
+
+    @cached_property
+    def rate_hz(self) -> int:
+        """The rate for a model that is trained on it: that of all recordings, or 16 or 8 kHz.
+
+        What is resampled is said in one line.
+        """
+        rates = Counter(about.sample_rate_hz for about in read_headers(self.data).infos.values())
+        if not rates:
+            return WIDE_HZ
+        if len(rates) == 1 and max(rates) <= WIDE_HZ:
+            return max(rates)
+        rate_hz = WIDE_HZ if min(rates) >= WIDE_HZ else NARROW_HZ
+        shown = ", ".join(f"{count} of {rate} Hz" for rate, count in sorted(rates.items()))
+        say(f"  recordings are resampled to {rate_hz} Hz: {shown}")
+        return rate_hz
 
     @property
     def speech_s(self) -> float:
@@ -148,7 +164,7 @@ def read_source(
             continue  # in `faults`
         reader = tier_reader(item)
         targets[item.key] = Target(places[item.key], str(item.audio), about.duration_s, item.transcript, reader)
-    return Source(data, targets, True, _rate(data), find_lang(source / "lang").lexicon, faults)
+    return Source(data, targets, True, find_lang(source / "lang").lexicon, faults)
 
 
 def _one(path: Path, text: str | None, tier: str | None, lang: str) -> Source:
@@ -160,7 +176,7 @@ def _one(path: Path, text: str | None, tier: str | None, lang: str) -> Source:
         data, faults = read_folder(path.parent, tier, WIDE_HZ, (), lang, pairs=pairs)
         (key,), (item,) = data.recordings, pairs[0]
         targets = {key: Target(path.stem, str(path), duration_s, item.transcript, tier_reader(item))}
-        return Source(data, targets, True, _rate(data), None, faults)
+        return Source(data, targets, True, None, faults)
     cleaned, remarks = without_markup(text)
     for remark in remarks:
         say(f"  --text {remark.problem}; {remark.handling}")
@@ -169,7 +185,7 @@ def _one(path: Path, text: str | None, tier: str | None, lang: str) -> Source:
         raise SettingError(f"--text {text!r}: has no words; write what is said in {path.name}")
     data = DataDir(path.parent, {key: str(path)}, {key: Utterance(key, key, key, words)})
     targets = {key: Target(path.stem, str(path), duration_s)}
-    return Source(data, targets, True, _rate(data), written={key: " ".join(cleaned.split())})
+    return Source(data, targets, True, written={key: " ".join(cleaned.split())})
 
 
 def _kaldi(source: Path) -> Source:
@@ -183,20 +199,7 @@ def _kaldi(source: Path) -> Source:
     lang = source / "lang"
     lexicon = find_lang(lang).lexicon if lang.is_dir() else None
     faults = [Fault("unreadable", key, "", why, "repair it") for key, why in headers.bad.items()]
-    return Source(data, targets, False, _rate(data), lexicon, faults)
-
-
-def _rate(data: DataDir) -> int:
-    """The rate for a model: that of all recordings, or 16 or 8 kHz; what is resampled is said in one line."""
-    rates = Counter(about.sample_rate_hz for about in read_headers(data).infos.values())
-    if not rates:
-        return WIDE_HZ
-    if len(rates) == 1 and max(rates) <= WIDE_HZ:
-        return max(rates)
-    rate_hz = WIDE_HZ if min(rates) >= WIDE_HZ else NARROW_HZ
-    shown = ", ".join(f"{count} of {rate} Hz" for rate, count in sorted(rates.items()))
-    say(f"  recordings are resampled to {rate_hz} Hz: {shown}")
-    return rate_hz
+    return Source(data, targets, False, lexicon, faults)
 
 
 @dataclass(frozen=True)
