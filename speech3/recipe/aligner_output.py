@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from speech3 import __version__
-from speech3.data import DataDir
+from speech3.data import DataDir, Fault
 from speech3.decode import FoundAlignment, Recognizer, find_alignment, load_recognizer
 from speech3.errors import DataError, MachineError, OccupiedError, counted
 from speech3.hmm import Limits, Segment
@@ -74,11 +74,10 @@ class AlignRequest:
 
 @dataclass(frozen=True)
 class Summary:
-    """The results of all utterances, and the number of files and annotations that were left out before."""
+    """The results of all utterances, and what was said of the files: what was left out, and warnings."""
 
     results: list[UtteranceResult]
-    recordings: int
-    left_out: int
+    faults: list[Fault]
 
     def lines(self, out: Path) -> list[str]:
         """What was done, for the end of the output."""
@@ -87,12 +86,15 @@ class Summary:
         aligned = len(self.results) - status[FAILED]
         failed = [f"  not aligned: {result.id}: {result.reason}" for result in self.results if result.status == FAILED]
         more = [f"  not aligned: {len(failed) - _SHOWN} more"] if len(failed) > _SHOWN else []
+        recordings = counted(len({result.recording for result in self.results}), "recording")
+        warnings = sum(fault.warning for fault in self.faults)
         return [
             *failed[:_SHOWN],
             *more,
-            f"{aligned} of {len(self.results)} utterances of {self.recordings} recordings aligned, {widened} of them at"
+            f"{aligned} of {counted(len(self.results), 'utterance')} of {recordings} aligned, {widened} of them at"
             f" a wider beam; {status[DOUBTFUL]} suspicious, {status[FAILED]} not aligned: {out / 'report.csv'}",
-            f"{self.left_out} files and annotations left out" + (f": {out / 'left_out.txt'}" if self.left_out else ""),
+            f"files and annotations left out: {len(self.faults) - warnings}; {counted(warnings, 'warning')}"
+            + (f": {out / 'left_out.txt'}" if self.faults else ""),
         ]
 
 
@@ -222,8 +224,7 @@ def align_source(path: Path, out: Path, request: AlignRequest) -> Summary:
     kept = {each.id: each for each in earlier.results} if earlier else {}
     results = [found.get(key) or kept[key] for key in source.data.utterances]
     write_files(out, path, source, results, request.formats)
-    left_out = [fault for fault in source.faults if not fault.warning]
-    summary = Summary(results, len(source.targets), len(left_out))
+    summary = Summary(results, source.faults)
     write_page(out, f"Alignment of {path.name}", summary.lines(out), source, results)
     _State(settings, _digest(stored), marks, request.corrected is not None, limits, results).save(out)
     if all(result.status == FAILED for result in results):

@@ -207,5 +207,5 @@ def test_five_workers_with_full_pushes_learn_without_batch_normalisation():
         )
         found.append(result.history[-1].accuracy)
     assert found[0] > 0.6 > 2 * found[1]
-    training = config_of("asgd", {}, simulate=True, workers=2, max_epochs=2, minibatch=30)
+    training = config_of("asgd", {}, simulate=True, own=False, workers=2, max_epochs=2, minibatch=30)
     assert (training.warmup, training.gradient_clip, training.asgd.push_scale) == (0.25, 1.0, 1.0)
