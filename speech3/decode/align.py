@@ -222,7 +222,7 @@ def find_alignment(
     # What the user should look at: words without pronunciations, and doubtful transcripts.
     unknown = unknown_words({key: texts[key] for key in data.utterances}, hmm.lexicon)
     limits = limits or limits_of(aligned)
-    doubtful = suspicions(aligned, texts, hmm.subsampling, limits)
+    doubtful = suspicions(aligned, texts, clock, limits)
     return FoundAlignment(recognizer, aligned, layouts, doubtful, unknown, limits, texts, parts, durations, total)
 
 

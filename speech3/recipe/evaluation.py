@@ -175,7 +175,7 @@ def suspects(e: Experiment, scores: Mapping[str, Score], best: str) -> Suspects 
     )
     heard = {utterance.name: utterance for utterance in scores[best].utterances}
     found: dict[str, tuple[str, str]] = {}
-    for each in suspicions(aligned, texts, recognizer.hmm.subsampling):
+    for each in suspicions(aligned, texts, recognizer.clock):
         found[each.utterance] = f"{_OUTLIER} {each.confidence:.2f}: {each.reason}", each.transcript
     for name in _differ_entirely(scores):
         why, transcript = found.get(name, ("", texts.get(name) or ""))

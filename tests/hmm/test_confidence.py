@@ -8,11 +8,13 @@ from drawn import Drawn, draw
 
 from speech3.hmm.alignment.align import Aligned, Transcripts, align_utterances, limits_of, suspicions
 from speech3.hmm.alignment.oov import unknown_words, with_new_words
-from speech3.hmm.alignment.times import Confidence, confidence, spread
+from speech3.hmm.alignment.times import Confidence, FrameClock, confidence, spread
 from speech3.hmm.gmm import Gmm
 from speech3.hmm.model import Hmm
 from speech3.hmm.transcript import Alignment
 from speech3.language.lexicon import Pronunciation, Silences
+
+CLOCK = FrameClock(0.01, 0.0)
 
 
 def truth(hmm: Hmm, drawn: Drawn) -> Gmm:
@@ -67,7 +69,7 @@ def test_right_words_are_surer_than_wrong_ones_and_these_are_listed(hmm: Hmm) ->
     replaced = [found.confidences[name].words_W[0] for name in wrong]
     rest = np.concatenate([c.words_W for name, c in found.confidences.items() if name not in wrong])
     assert max(replaced) < rest.min()
-    listed = suspicions(found, {name: " ".join(said) for name, said in words.items()})
+    listed = suspicions(found, {name: " ".join(said) for name, said in words.items()}, CLOCK)
     assert sorted(s.utterance for s in listed) == wrong
     assert all("as a whole" in s.reason or s.transcript.startswith("*") for s in listed)
     assert any("doubtful" in s.reason for s in listed)
@@ -80,8 +82,20 @@ def test_a_model_with_fewer_outputs_has_to_be_surer_of_its_doubt() -> None:
     alignment = Alignment(np.ones(6, np.int32), words, np.arange(7, dtype=np.int32), np.zeros(6, np.int8), 0.0)
     sure = Confidence(0.8, np.array([0.9, 0.35]), np.ones(6))
     aligned = Aligned({"u": alignment}, {}, confidences={"u": sure})
-    assert [s.transcript for s in suspicions(aligned, {"u": "yes no"})] == ["yes *no*"]
-    assert suspicions(aligned, {"u": "yes no"}, subsampling=3) == []
+    assert [s.transcript for s in suspicions(aligned, {"u": "yes no"}, CLOCK)] == ["yes *no*"]
+    assert suspicions(aligned, {"u": "yes no"}, replace(CLOCK, subsampling=3)) == []
+
+
+def test_speech_that_a_transcript_lacks_is_suspicious() -> None:
+    words, sure = np.array([-1, 0, -1, -1]), Confidence(0.9, np.array([0.9]), np.array([0.4, 0.9, 0.6, 0.95]))
+    for lengths, reasons in (
+        ((60, 10, 55, 90), ["1.1 s without words that sound like speech"]),
+        ((40, 10, 49, 90), []),
+    ):
+        starts = np.cumsum([0, *lengths]).astype(np.int32)
+        alignment = Alignment(np.ones(4, np.int32), words, starts, np.zeros(starts[-1], np.int8), 0.0)
+        aligned = Aligned({"u": alignment}, {}, confidences={"u": sure})
+        assert [s.reason for s in suspicions(aligned, {"u": "yes"}, CLOCK)] == reasons
 
 
 def test_no_path_is_the_worst_suspicion(hmm: Hmm) -> None:
@@ -92,7 +106,7 @@ def test_no_path_is_the_worst_suspicion(hmm: Hmm) -> None:
         hmm, truth(hmm, drawn), transcripts, drawn.feats, beam=0.2, retry_beam=0.3, jobs=1, scored=True
     )
     assert "u001" in found.bad and "u001" in found.retried and found.bad["u9"] == "has no transcript"
-    listed = suspicions(found, {name: " ".join(said) for name, said in drawn.words.items()})
+    listed = suspicions(found, {name: " ".join(said) for name, said in drawn.words.items()}, CLOCK)
     assert "u001" in [s.utterance for s in listed if s.confidence == 0] and "u9" not in [s.utterance for s in listed]
 
 
