@@ -404,7 +404,7 @@ def _not_only_zero(column: Sequence[str]) -> bool:
 def _unit(heading: str) -> tuple[str, str]:
     """What a heading names, and the unit in it: ``s``, ``ms``, nothing, or one that is not read, such as samples."""
     match = _UNIT.fullmatch(heading.strip().lower())
-    if match is None or _key(heading) in {*_STARTS, *_ENDS}:  # x_min is no number of minutes
+    if match is None or (match["other"] and _key(heading) in {*_STARTS, *_ENDS}):  # x_min is no number of minutes
         return _key(heading), ""
     return _key(match["name"]), "ms" if match["ms"] else "s" if match["s"] else match["other"] or ""
 

@@ -352,6 +352,12 @@ def parts_in(folder: Path, **tables: str) -> list[tuple[str | None, float, float
         ("path,onset,offset,duration,text\na,1.0,3.5,2.5,oh\na,4.0,5.5,1.5,one\n", [(1.0, 3.5), (4.0, 5.5)]),
         ("path,offset,start,end,text\na,7.5,1.0,3.5,oh\n", [(1.0, 3.5)]),
         ("path,Start (ms),End (ms),text\na,1000,3500,oh\n", [(1.0, 3.5)]),
+        *(
+            (f"path,{start},{end},text\na,1,3,oh\n", [(1.0, 3.0)])
+            for start in ("start_s", "start (s)", "begin_s", "Start seconds")
+            for end in ("end_s", "end (s)")
+        ),
+        ("path,start_s,duration_s,text\na,1,2,oh\n", [(1.0, 3.0)]),
         ("path,start_milliseconds,duration_milliseconds,text\na,1000,2500,oh\n", [(1.0, 3.5)]),
         ("path,from,to,text\na,1.0,3.5,oh\n", [(1.0, 3.5)]),
         ("path,from,to,text\na,Bern,Basel,oh\n", [(0.0, None)]),
