@@ -14,7 +14,7 @@ what else there is (speakers, emotions, remarks) is not read.
 
 A heading such as `start` and `end` (or `offset` and `duration`) makes the rows parts of recordings, unless all start at
 0 and have no end. Their unit is that of the heading (`start_s`, `start_ms`); without one, times are seconds if one of
-them has a fraction, or is a clock (0:01.5).
+them has a fraction, or is a clock (0:01.5), and in NeMo's manifests.
 """
 
 import csv
@@ -69,6 +69,7 @@ _ENDS = (
 # Headings that may mean something else.
 _NOT_ONLY_TIMES = ("from", "to", "stop", "finish", *_FOREIGN_STARTS, *_FOREIGN_ENDS)
 _LENGTHS = ("duration", "dur", "dauer", "duree", "duracion", "duracao", "durata")
+_NEMO = {"audiofilepath", "offset", "duration"}  # in NeMo's manifests, times are in seconds
 _UNIT = re.compile(
     r"(?P<name>.+?)(?:[\W_]+(?P<s>s|secs?|seconds?|(?:hh:mm:)?ss(?:\.m+s(?:ec)?)?)"
     r"|[\W_]*(?P<ms>ms|msecs?|millis|milliseconds?)|[\W_]+(?P<other>samples?|frames?|min|minutes?|us|ns))?[\W_]*"
@@ -366,12 +367,17 @@ def _times(
     if end is None and length is None:
         raise FormatError(f"{path}: has the starts of parts ({_called(grid, start)}), but no ends; add a column `end`")
     used = [place for place in (start, end, length) if place is not None]
-    names = " and ".join(_called(grid, place) for place in used)
-    known = all(_unit(grid.heading[place])[1] for place in used)
-    if not known and not any(_FRACTION.search(value) for place in used for value in columns[place]):
+    unclear = [place for place in used if not _unit(grid.heading[place])[1]]
+    if {_key(name) for name in grid.heading} >= _NEMO:
+        unclear = []
+    if unclear and not any(_FRACTION.search(value) for place in used for value in columns[place]):
+        names = " and ".join(_called(grid, place) for place in unclear)
+        in_s, in_ms = (
+            " and ".join(f"`{grid.heading[place].strip()}_{unit}`" for place in unclear) for unit in ("s", "ms")
+        )
         raise FormatError(
-            f"{path}: {names} are whole numbers, of seconds or of milliseconds; call these columns `start_s` and"
-            " `end_s`, or `start_ms` and `end_ms`"
+            f"{path}: {names}: whole numbers, of seconds or of milliseconds; put the unit into the heading: {in_s}, or"
+            f" {in_ms}"
         )
 
     def seconds(place: int | None) -> list[float]:

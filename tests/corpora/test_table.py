@@ -358,6 +358,7 @@ def parts_in(folder: Path, **tables: str) -> list[tuple[str | None, float, float
             for end in ("end_s", "end (s)")
         ),
         ("path,start_s,duration_s,text\na,1,2,oh\n", [(1.0, 3.0)]),
+        ("audio_filepath,offset,duration,text\na,1,2,oh\n", [(1.0, 3.0)]),  # NeMo's
         ("path,start_milliseconds,duration_milliseconds,text\na,1000,2500,oh\n", [(1.0, 3.5)]),
         ("path,from,to,text\na,1.0,3.5,oh\n", [(1.0, 3.5)]),
         ("path,from,to,text\na,Bern,Basel,oh\n", [(0.0, None)]),
@@ -400,9 +401,21 @@ def test_columns_of_times_are_known_by_their_headings(
 )
 def test_times_without_a_unit_and_other_values_are_refused(tmp_path: Path, content: str) -> None:
     with pytest.raises(
-        DataError, match=r"table\.csv.*(call.*start_s|column end|column \w+ has times in|columns . and . may)"
+        DataError, match=r"table\.csv.*(starts_s.*ends_s|column end|column \w+ has times in|columns . and . may)"
     ):
         parts_in(tmp_path, table=content)
+
+
+@pytest.mark.parametrize("headings", [("offset", "duration"), ("Begin", "End"), ("x_min", "x_max"), ("start", "dur_s")])
+def test_advice_on_units_keeps_what_a_column_means(tmp_path: Path, headings: tuple[str, str]) -> None:
+    with pytest.raises(DataError, match="seconds or of milliseconds") as refused:
+        parts_in(tmp_path, table=f"path,{','.join(headings)},text\na,1,2,oh\n")
+    advised = [f"{name}_s" for name in headings if f"`{name}_s`" in str(refused.value)]
+    assert advised == [f"{name}_s" for name in headings if not name.endswith("_s")]
+    followed = ",".join(f"{name}_s" if f"{name}_s" in advised else name for name in headings)
+    assert parts_in(tmp_path, table=f"path,{followed},text\na,1,2,oh\n") == [
+        ("oh", 1.0, 3.0 if headings[1].startswith("dur") else 2.0)
+    ]
 
 
 @pytest.mark.parametrize("heading", ["path,phrase,text", "path,frase,sentence", "path,words,texte"])
