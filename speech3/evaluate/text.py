@@ -9,6 +9,7 @@ a deletion or insertion, 2 for an optional word that is left out, which then cou
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
@@ -234,9 +235,18 @@ def _guess(paths: Sequence[Path | str], files: list[list[str]]) -> Reading:
     if all(alike) and not overlap:
         raise MismatchError(
             f"{paths[0]} and {paths[1]}: both look like Kaldi text, but fewer than half of their utterance ids agree "
-            f"({firsts[0][0]}, {firsts[1][0]}); pass files of the same set, or set --format"
+            f"({firsts[0][0]}, {firsts[1][0]}); pass files of the same set, with the same ids"
+            + ("" if all(map(_seem_ids, files)) else ", or set --format plain if these are words")
         )
     return "plain"
+
+
+def _seem_ids(lines: Sequence[str]) -> bool:
+    """Whether the first words of nearly all lines have digits, among other characters, and occur only once."""
+    counts = Counter(word for line in lines for word in line.split())
+    firsts = [line.split()[0] for line in lines if line.strip()]
+    like = [name for name in firsts if re.search(r"\d", name) and re.search(r"[^\W\d]|[_-]", name)]
+    return len(firsts) > 1 and sum(counts[name] == 1 for name in like) >= 0.9 * len(firsts)
 
 
 def _have_spaced_ids(lines: list[str]) -> bool:
@@ -320,7 +330,13 @@ def read_all(
         texts = _plain(paths, files) if taken == "plain" else list(map(_parse_kaldi, paths, files))
         for path, lines in zip(paths, files, strict=True) if reading == "auto" else ():
             _refuse_sclite_marks(path, lines, taken)
-        return Texts([texts[0]] * (len(texts) - 1), texts[1:], (taken,) * len(texts))
+        notes = [
+            f"{path}: its lines seem to begin with utterance ids ({' '.join(lines).split()[0]}, ...), which are scored"
+            " as words; remove them, or leave out --format plain"
+            for path, lines in zip(paths, files, strict=True)
+            if taken == "plain" and _seem_ids(lines)
+        ]
+        return Texts([texts[0]] * (len(texts) - 1), texts[1:], (taken,) * len(texts), notes=tuple(notes))
     readings: tuple[Reading, ...] = tuple(kind or "kaldi" for kind in kinds)
     _check_pairs(paths, readings)
     if readings[0] == "stm":

@@ -56,6 +56,20 @@ def test_reading_can_be_said(tmp_path: Path) -> None:
     assert (found.references, found.hypotheses) == ([{"hello": "world"}], [{"hello": "there"}])
 
 
+def test_ids_are_not_taken_for_words_without_a_warning(tmp_path: Path) -> None:
+    ids, others, words = (f"{utt}1 a b\n{utt}2 c\n" for utt in ("s1-u", "s2-u", ""))
+    with pytest.raises(Speech3Error, match="with the same ids") as refused:
+        read_all(files(tmp_path, ids, others))
+    assert "--format" not in str(refused.value)
+    both = files(tmp_path, ids, others)
+    notes = read_all(both, "plain").notes
+    assert [str(path) in note and "utterance ids" in note for path, note in zip(both, notes, strict=True)] == [True] * 2
+    assert len(read_all(files(tmp_path, words, ids), "plain").notes) == 1
+    assert not read_all(files(tmp_path, words, words), "plain").notes
+    with pytest.raises(Speech3Error, match="--format plain if these are words"):
+        read_all(files(tmp_path, "anna one two\nbert three\n", "carl one two\ndora three\n"))
+
+
 @pytest.mark.parametrize(
     ("ref", "hyp", "reading", "says"),
     [
