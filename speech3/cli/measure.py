@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from speech3.cli import _verb
-from speech3.errors import SettingError, listed
+from speech3.errors import SettingError, Speech3Error, listed
 
 if TYPE_CHECKING:
     from speech3.evaluate import PairedTest, Score
@@ -101,10 +101,16 @@ def score(
         tables,
         write_scores,
     )
+    from speech3.language import check_language
 
     steps, given = parse_steps(normalize), ref
     if lang and "lower" not in steps:
         raise SettingError(f"--lang {lang}: only for the step lower; add it to --normalize, or remove the option")
+    if lang:
+        try:
+            check_language(lang)
+        except Speech3Error as error:
+            raise error.restated(str(error).replace("lang=", "--lang ", 1)) from error
     if card:
         tables.check_card(card)
     if details:

@@ -120,6 +120,7 @@ if TYPE_CHECKING:
         TRN_LINE as TRN_LINE,
         Lines as Lines,
         case_doubts as case_doubts,
+        has_case_rules as has_case_rules,
         looks_like_ids as looks_like_ids,
         lower_case as lower_case,
         marked_at_edge as marked_at_edge,

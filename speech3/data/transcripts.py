@@ -257,6 +257,11 @@ def _code(language: str) -> str:
     return re.split("[-_]", language.rpartition("/")[2].lower())[0]
 
 
+def has_case_rules(language: str) -> bool:
+    """Whether capitals of a language have lower-case letters of their own."""
+    return _code(language) in _DOTLESS | _LITHUANIAN | _GERMAN
+
+
 def plain_words(text: str, graphemes: Sequence[str] = (), language: str = "") -> str:
     """The words of a transcript in ordinary spelling: in lower case, without punctuation, composed (NFC).
 

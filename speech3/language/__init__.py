@@ -59,6 +59,8 @@ if TYPE_CHECKING:
         ENOUGH_PAIRS as ENOUGH_PAIRS,
         PronouncedVocabulary as PronouncedVocabulary,
         PronunciationTable as PronunciationTable,
+        check_language as check_language,
+        check_pronounceable as check_pronounceable,
         from_spelling as from_spelling,
         guess_pronunciations as guess_pronunciations,
     )

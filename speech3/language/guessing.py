@@ -7,8 +7,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from speech3.data import case_doubts, lower_case
-from speech3.errors import DataError, MismatchError, MissingError, Speech3Error, counted, listed
+from speech3.data import case_doubts, has_case_rules, lower_case
+from speech3.errors import (
+    DataError,
+    MachineError,
+    MismatchError,
+    MissingError,
+    SettingError,
+    Speech3Error,
+    counted,
+    listed,
+)
 from speech3.language import espeak, g2p
 from speech3.language.graphemes import Graphemes, near_letters, silent_characters, uses_apostrophes
 from speech3.language.lexicon import (
@@ -73,6 +82,35 @@ class PronouncedVocabulary:
         return tuple(phone for letter in self.spelling(piece) for phone in self.replaced.get(letter, (letter,)))
 
 
+def check_language(language: str) -> None:
+    """Raise an error if the code of a language is mistaken, although espeak-ng is not needed to pronounce words.
+
+    Known are the languages of espeak-ng, and those with rules of letter case; without espeak-ng, every form of a code.
+    """
+    try:
+        espeak.voice_of(language)
+    except MachineError as error:
+        if not re.fullmatch(r"(?:\w+/)?[a-zA-Z]{2,3}(?:[-_]\w+)*", language):
+            raise SettingError(f"lang={language}: is no code of a language; use one such as tr or en-us") from error
+    except SettingError as error:
+        if not has_case_rules(language):
+            message = str(error).partition("; or set lexicon=graphemes")[0]
+            raise error.restated(f"{message}; or remove it") from error
+
+
+def check_pronounceable(lexicon: Path | None, lang: str | None, *, spelled: bool) -> None:
+    """Raise the errors of `guess_pronunciations` that do not depend on the words."""
+    if lang and spelled:
+        check_language(lang)
+    elif lang and not lexicon:
+        espeak.voice_of(lang)
+    elif not (spelled or lexicon):
+        raise MissingError(
+            "no pronunciations: there is no lang/lexicon.txt; set the language, so that espeak-ng guesses them, as in"
+            " lang=cy (`speech3 recipe any --source DIR lang=cy`), or lexicon=graphemes to spell words by their letters"
+        )
+
+
 def guess_pronunciations(
     wanted: Sequence[str],
     counts: Mapping[str, int],
@@ -103,20 +141,16 @@ def guess_pronunciations(
     Raises
     ------
     Speech3Error
-        There is neither a lexicon nor a language, espeak-ng does not know the language or pronounces too few words of
-        the lexicon, or most of the training text cannot be pronounced.
+        There is neither a lexicon nor a language, the language is not known, espeak-ng pronounces too few words of the
+        lexicon, or most of the training text cannot be pronounced.
     """
+    check_pronounceable(lexicon, lang, spelled=spelled)
     if spelled:
         words = _by_letters(wanted, counts, graphemes, lang or "")
     elif lexicon:
         words = _by_lexicon(wanted, counts, lexicon, lang, kept)
-    elif lang:
-        words = _by_espeak(wanted, counts, lang)
     else:
-        raise MissingError(
-            "no pronunciations: there is no lang/lexicon.txt; set the language, so that espeak-ng guesses them, as in"
-            " lang=cy (`speech3 recipe any --source DIR lang=cy`), or lexicon=graphemes to spell words by their letters"
-        )
+        words = _by_espeak(wanted, counts, lang or "")
     _check_coverage(words, counts, lexicon if not spelled else None, lang)
     return words
 
@@ -320,6 +354,8 @@ def _by_lexicon(
     further = partial(_further_converted, table=table, lexicon=lexicon, lang=lang)
     missing = [word for word in wanted if word not in table]
     if not missing:
+        if lang:
+            check_language(lang)
         return PronouncedVocabulary(lines, frozenset(table), further=further)
     guessed, reasons, by = _converted(missing, table, lexicon, lang, kept)
     how = f"{len(guessed):,} of {len(wanted):,} words guessed {by}, in the phones of {lexicon.name}"

@@ -136,6 +136,8 @@ def test_the_language_of_the_texts_matters_for_lower_case(tmp_path: Path) -> Non
     assert "1 substitutions differ only in Unicode's compatibility forms, as ｶﾅ and カナ; --normalize nfkc" in unknown
     turkish = CliRunner().invoke(app, [*files, "--normalize", "nfkc,lower", "--lang", "tr"]).output
     assert "WER 0.00" in turkish and "warning" not in turkish
+    wrong = CliRunner().invoke(app, [*files, "--normalize", "lower", "--lang", "xx"])
+    assert "--lang xx: espeak-ng does not know this language" in str(wrong.exception)
 
 
 def test_the_verb_scores_sclites_formats(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from speech3.errors import MachineError, SettingError
+from speech3.language import espeak
 from speech3.language.graphemes import (
     Graphemes,
     near_letters,
@@ -151,3 +153,21 @@ def test_words_added_later_are_spelled_as_the_model_spells() -> None:
     words = [a + b for a in syllables for b in syllables]
     found, _ = from_spelling(["ngaaki", "sóngati"], {word: [spell(word)] for word in words[::2]}, "lexicon")
     assert found == {"ngaaki": ("ng", "a꞉", "k", "i"), "sóngati": ("s", "ó", "ng", "a", "t", "i")}
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_mistaken_language_is_refused_where_words_need_no_espeak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    def no_espeak() -> None:
+        raise MachineError("missing")
+
+    (tmp_path / "lexicon.txt").write_text("leo l e o\n")
+    wrong, right = "turkish", ("tr", "tr-TR", "crh")
+    if not installed:
+        monkeypatch.setattr(espeak, "voices", no_espeak)
+    for lexicon in (None, tmp_path / "lexicon.txt"):
+        with pytest.raises(SettingError, match=f"lang={wrong}: "):
+            guess_pronunciations(["leo"], {"leo": 9}, lexicon, wrong, spelled=lexicon is None)
+        for code in right:
+            guess_pronunciations(["leo"], {"leo": 9}, lexicon, code, spelled=lexicon is None)
