@@ -193,6 +193,11 @@ def test_an_override_may_name_another_preset(recipe: Path) -> None:
     assert config.model == load_preset(ModelConfig, "models", "dnn").model_copy(update={"layers": 1})
 
 
+def test_a_sample_rate_in_khz_is_refused() -> None:
+    with pytest.raises(Speech3Error, match=r"sample_frequency: .*1000 \(got 16\)"):
+        parse(FeatureConfig, {"sample_frequency": 16}, "here.yaml")
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -202,6 +207,7 @@ def test_an_override_may_name_another_preset(recipe: Path) -> None:
         ("model.wdth=3", r"unknown key 'model\.wdth'; known here: .*width"),
         ("sed=3", "unknown key 'sed'"),
         ("seed=many", r"seed: .*integer.*\(got 'many'\)"),
+        ("sample_rate=16", r"sample_rate: .*greater than or equal to 1000 \(got 16\)"),
         ("lm.arpa=x.arpa", "lm: .*exactly one of order, arpa, grammar"),
         ("model=dnn_smal", "neither a YAML file nor a preset"),
         ("seed=[1", r"^seed=\[1: not valid YAML"),

@@ -274,7 +274,10 @@ class RecipeConfig(_ByFamily):
         0, ge=0, description="minutes of training speech below which GMMs are trained, but no networks"
     )
     sample_rate: int | None = Field(
-        None, gt=0, description="Hz, to which recordings are resampled, channels made one; none: all must have one rate"
+        None,
+        ge=1000,
+        le=768_000,
+        description="Hz, to which recordings are resampled, channels made one; none: all must have one rate",
     )
     lang: str | None = Field(None, description="language code of espeak-ng, for words without a pronunciation")
     lexicon: Literal["espeak", "graphemes"] = Field(

@@ -142,7 +142,7 @@ class FeatureConfig(Config):
         "fbank", description="given: the data directory's own feats.scp"
     )
     sample_frequency: int | None = Field(
-        None, gt=0, description="Hz; none: the rate of the data, which must be the same everywhere"
+        None, ge=1000, le=768_000, description="Hz; none: the rate of the data, which must be the same everywhere"
     )
     resample: bool = Field(False, description="resample recordings with another rate instead of rejecting them")
     mix_channels: bool = Field(False, description="make one channel of several instead of rejecting them")
