@@ -63,7 +63,7 @@ from speech3.runtime import atomic_path, parallel_map, read_utf8, say, write_lin
 _LM = "lm.arpa.gz"
 _LETTERS = "letters.arpa.gz"
 _NGRAMS = 4  # order of those beside a neural model; recipes/minilibri/RESULTS.md, Language models
-_WITH_LANG = ("any", "commonvoice")  # corpora whose sources have a directory lang/
+WITH_LANG = ("any", "commonvoice")  # corpora whose sources have a directory lang/
 _SECOND = {TUNING_GRAPH_DIR: "tuning.arpa.gz", OWN_GRAPH: "own.arpa.gz"}
 Rate = Callable[[list[str], list[str]], float]
 
@@ -145,7 +145,7 @@ def make_lm(e: Experiment) -> None:
 def _pronounce_given(e: Experiment, given: ArpaLm | None) -> None:
     """Write pronunciations of words that `lm.text` or `lm.arpa` has and the data's lexicon lacks, if it has guesses."""
     lm, further = e.recipe.lm, _further(e)
-    if e.source is None or e.recipe.corpus not in _WITH_LANG or not (lm.text or lm.arpa):
+    if e.source is None or e.recipe.corpus not in WITH_LANG or not (lm.text or lm.arpa):
         return
     listed = read_lexicon(e.lexicon)
     words = set(given.words) if given and lm.arpa else set[str]()

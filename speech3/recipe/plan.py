@@ -10,6 +10,7 @@ from speech3.config import MAY_CHANGE_ON_RESUME, FeatureConfig, ModelConfig, Tra
 from speech3.corpora import anyspeech
 from speech3.errors import SettingError, Speech3Error
 from speech3.io import DENOMINATOR_FILE, GRAPH_DIR, HCLG_FILE, HMM_FILE, MODEL_FILE
+from speech3.language import check_pronounceable, find_lang
 from speech3.recipe import evaluation, language, negatives, selftrain, speakers, stages
 from speech3.recipe.costs import cost_remarks, expected_costs, hours_of_speech, totals_table, values_per_frame
 from speech3.recipe.experiment import (
@@ -584,8 +585,12 @@ def _chose_nothing(e: Experiment) -> bool:
 
 
 def _print_plan(e: Experiment, plan: Sequence[Plan], *, settled: bool) -> None:
-    if e.recipe.corpus == "any" and e.source and any(each.why for each in plan if each.step.stage == _DATA):
-        anyspeech.check_source(e.source, e.recipe.sample_rate)
+    if e.source and any(each.why for each in plan if each.step.stage == _DATA):
+        if e.recipe.corpus == "any":
+            anyspeech.check_source(e.source, e.recipe.sample_rate)
+        if e.recipe.corpus in language.WITH_LANG:
+            spelled = e.recipe.lexicon == "graphemes" or e.recipe.units == "sentencepiece"
+            check_pronounceable(find_lang(e.source / "lang").lexicon, e.recipe.lang, spelled=spelled)
     if not settled:
         for key, minutes in e.min_minutes.items():
             group = {"lfmmi.min_minutes": LFMMI, "hmm.lda.min_minutes": "lda and sat"}.get(key)

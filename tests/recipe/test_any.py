@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from typer.testing import CliRunner
 
-from speech3.cli import app
+from speech3.cli import _register, app
 from speech3.corpora.anyspeech import check_source
 from speech3.data.datadir import read_datadir
 from speech3.errors import DataError, MissingError
@@ -22,6 +22,7 @@ from speech3.recipe.language import _said
 from speech3.recipe.stages import make_data
 
 pytest.importorskip("espeakng_loader", reason="the espeak extra is not installed")
+_register()
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 WORDS = ("mtoto", "anasoma", "kitabu", "leo", "mama", "samaki")
@@ -106,6 +107,13 @@ def test_a_dry_run_names_what_the_names_of_files_and_headers_show(
     empty.mkdir()
     result = CliRunner().invoke(app, ["recipe", "any", "--source", str(empty), "--dry-run", "lexicon=graphemes"])
     assert isinstance(result.exception, MissingError)
+
+
+@pytest.mark.parametrize("corpus", ["any", "commonvoice"])
+def test_a_dry_run_needs_pronunciations_as_well(source: Path, tmp_path: Path, corpus: str) -> None:
+    command = ["recipe", corpus, "--source", str(source), "--out", str(tmp_path / "out"), "--dry-run"]
+    for keys, message in (([], "no pronunciations: there is no"), (["lang=xx"], "lang=xx: espeak-ng does not know")):
+        assert message in str(CliRunner().invoke(app, [*command, *keys]).exception)
 
 
 def test_what_is_refused_before_anything_is_done(source: Path, tmp_path: Path, speech3: Run) -> None:
