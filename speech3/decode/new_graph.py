@@ -5,8 +5,9 @@ Decoding with the graph reads both (`chosen_graph`), so that the words can be al
 spells unseen words (`speech3.decode.grammar`), so does the new one, unless it has a grammar.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -107,9 +108,9 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     named = [*(language.words if isinstance(language, WordGraph) else ()), *(word.word for word in added)]
     named = [word for word in dict.fromkeys(named) if word not in hmm.lexicon.by_word]
     source = sources.add or sources.grammar or sources.sentences
-    _check_case(named, own.lexicon, source)
-    _check_punctuation(named, own.lexicon, source)
-    hmm, guessed = _pronounced(hmm, sources, language, named, directory / G2P)
+    pronounced = partial(_pronounced, hmm, sources, language, kept=directory / G2P)
+    _check_spelling(named, own.lexicon, source, pronounced)
+    hmm, guessed = pronounced(named)
     lm = from_word_graph(language, hmm.lexicon) if isinstance(language, WordGraph) else language
     if sources.add and isinstance(lm, ArpaLm):
         lm = _with_added(lm, added, listed, guessed, sources.add)
@@ -278,25 +279,34 @@ def _guessed(hmm: Hmm, words: Sequence[str], lang: str | None, kept: Path) -> Gu
     return by_letters(hmm, words, kept)
 
 
-def _check_case(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> None:
-    """Refuse words in upper case when the whole lexicon is in lower case, and the reverse."""
+def _check_spelling(
+    words: Sequence[str], lexicon: Lexicon, source: Path | None, pronounce: Callable[[Sequence[str]], object]
+) -> None:
+    """Refuse words in another letter case than all of the lexicon, or with punctuation at an edge that it has not.
+
+    `on.` would not be its word `on`. `pronounce` raises an error, which is told as well, if the words that are right,
+    but not in the lexicon, cannot be pronounced.
+    """
+    right, faults = {word: word for word in words if is_word(word)}, []
     known = [word for word in lexicon.by_word if is_word(word) and word.upper() != word.lower()]
     for case, changed in (("upper", str.upper), ("lower", str.lower)):
-        if known and all(word == changed(word) for word in known):
-            wrong = [word for word in words if word != changed(word) and is_word(word)]
-            if wrong:
-                raise DataError(
-                    f"{source}: {listed(wrong)}: the model's words are in {case} case; write {changed(wrong[0])}"
-                )
-
-
-def _check_punctuation(words: Iterable[str], lexicon: Lexicon, source: Path | None) -> None:
-    """Refuse words with punctuation at an edge that no word of the lexicon has: `on.` would not be the word `on`."""
+        if known and all(word == changed(word) for word in known) and any(word != changed(word) for word in right):
+            faults.append(f"are in {case} case")
+            right = {word: changed(word) for word in right}
     own = {edge for word in lexicon.by_word for edge in (word[:1], word[-1:])}
     marks = "".join(mark for mark in MARKS if mark not in own)
-    if wrong := [word for word in words if is_word(word) and word.strip(marks) != word]:
-        plain = wrong[0].strip(marks) or "words alone"
-        raise DataError(f"{source}: {listed(wrong)}: the model's words have no punctuation; write {plain}")
+    if any(word.strip(marks) != word for word in right):
+        faults.append("have no punctuation")
+        right = {word: new.strip(marks) for word, new in right.items()}
+    if not (wrong := [word for word, new in right.items() if word != new]):
+        return
+    told = f"{source}: {listed(wrong)}: the model's words {' and '.join(faults)}"
+    unknown = [word for word in dict.fromkeys(right.values()) if word and word not in lexicon.by_word]
+    try:
+        pronounce(unknown)
+    except Speech3Error as error:
+        raise error.restated(f"{told}; {str(error).removeprefix(f'{source}: ')}") from error
+    raise DataError(f"{told}; write {right[wrong[0]] or 'words alone'}")
 
 
 def _with_added(
