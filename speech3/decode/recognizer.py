@@ -213,10 +213,13 @@ def transcribe(
     Raises
     ------
     Speech3Error
-        A file is missing, unreadable, shorter than a frame, or could not be decoded; the message names it.
+        A file is missing, unreadable, shorter than a frame, or could not be decoded; the message names it. Or
+        `one_speaker` is for a model that does not adapt to speakers.
     """
     if isinstance(files, str | Path):
         raise SettingError(f"files={files!r}: pass a list of paths, even of one")
+    if one_speaker and not (recognizer.sat or recognizer.adapted):
+        raise SettingError(f"--one-speaker: {recognizer.path} does not adapt to speakers; remove the option")
     if times:
         _ = recognizer.hmm  # raises its error before anything is recognised
     wanted = Wanted(times, lattices)

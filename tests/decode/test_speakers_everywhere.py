@@ -17,7 +17,7 @@ from speech3.decode.apply import features_for
 from speech3.decode.recognizer import Recognizer, load_recognizer, transcribe
 from speech3.decode.speaker_passes import KnownSpeakers, read_speakers
 from speech3.decode.tune import tune_passes
-from speech3.errors import Speech3Error
+from speech3.errors import SettingError, Speech3Error
 from speech3.hmm.gmm import load_gmm
 from speech3.hmm.sat import ADAPTED, PRIOR, save_projection
 from speech3.hmm.transforms import Projection, zero_fmllr_stats
@@ -107,6 +107,11 @@ def test_another_speaker_of_a_stream_is_noticed(recognizer: Recognizer) -> None:
     speaker._frames = [np.zeros((aligned.num_frames, BINS), np.float32)]
     speaker.after(aligned, aligned.num_frames)
     assert speaker._known.stats["speaker"].count == pytest.approx(first)  # forgotten, and then this segment
+
+
+def test_one_speaker_is_refused_where_nothing_adapts(model: Path, sounds: dict[str, Path]) -> None:
+    with pytest.raises(SettingError, match=r"--one-speaker: .* does not adapt to speakers"):
+        list(transcribe(speech3.Recognizer.load(model), list(sounds.values()), one_speaker=True))
 
 
 def test_files_and_alignments_are_those_of_the_speakers(
