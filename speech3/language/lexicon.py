@@ -258,7 +258,7 @@ def lexicon_lines(text: str, path: Path) -> Iterator[LexiconLine]:
     if columns:
         _say_once(
             f"{path}: four numbers after a word: the first is used, the probability of its pronunciation; the others,"
-            " of silence, are not (hmm.lexicon_probs=true estimates them)"
+            " of silence, are not (in recipes, hmm.lexicon_probs=true estimates them)"
         )
     sampa = fixed is None and not columns and _has_phone_1(fields for _, fields in rows)
     no_phones = set(filter(_NUMBER_NOT_PHONE.fullmatch, {field for _, fields in rows for field in fields[1:]}))

@@ -76,7 +76,8 @@ def test_columns_of_numbers_are_no_phones(name: str, tmp_path: Path, capsys: pyt
         ("zero", (1.0,), ("z", "ih")),
         ("one", (0.3,), ("w", "ah")),
     ]
-    assert f"{name}: four numbers after a word: the first is used" in " ".join(capsys.readouterr().err.split())
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{name}: four numbers after a word: the first is used" in told and "(in recipes, hmm.lexicon_probs" in told
     if name != "lexiconp.txt":  # each of whose lines has a probability
         found = list(langdir.lexicon_lines(MFA, path))
         assert [(line.values, line.phones) for line in found] == [
