@@ -494,10 +494,15 @@ def align(
 
 
 def _align_kaldi(model: Path, directory: Path, out: Path, jobs: int, **options: Any) -> None:
+    from speech3.corpora import is_folder
     from speech3.data import read_datadir
     from speech3.decode import align_datadir, load_recognizer
     from speech3.runtime import available_jobs
 
+    if is_folder(directory):
+        raise SettingError(
+            f"{directory}: is a folder of recordings; `speech3 align {directory} {out} --model {model}` aligns them"
+        )
     recognizer, data = load_recognizer(model), read_datadir(directory)
     found = align_datadir(recognizer, data, out, jobs or available_jobs(), **options)
     print(

@@ -358,7 +358,10 @@ class _Reader:
             remedy = "write them (https://kaldi-asr.org/doc/data_prep.html)"
             if any(file.suffix.lower() in _SOUND for file in paths.files_below(self.path)):
                 problem = "is a folder of recordings, but this command reads Kaldi data directories"
-                remedy = f"`speech3 recipe any --source {self.path} --to data` makes such directories of it"
+                remedy = (
+                    f"`speech3 recipe any --source {self.path} --to data lexicon=graphemes` (or lang=CODE) makes such"
+                    f" directories of those with transcripts, exp/{self.path.name}/data/train, dev and test"
+                )
         self.faults.append(Fault("no recordings", where, "", problem, remedy))
 
     def _locations(self, table: DirectoryTable, what: str) -> dict[str, str]:

@@ -105,7 +105,11 @@ def test_faults_of_a_folder_have_the_remedies_of_folders(folder: Path, tmp_path:
     assert "sample_rate=" in speech3("stats", folder).stderr
     for args in (["fix", folder, "out"], ["subset", folder, "out", "--first", 1], ["split", folder, "out"]):
         process = speech3(*(tmp_path / "out" if each == "out" else each for each in args))
-        assert process.returncode == 1 and f"--source {folder} --to data" in process.stderr
+        told = " ".join(process.stderr.split())
+        assert process.returncode == 1 and f"--source {folder} --to data lexicon=graphemes" in told
+        assert f"exp/{folder.name}/data/train" in told
+    told = " ".join(speech3("align", "model", folder, tmp_path / "out").stderr.split())
+    assert f"`speech3 align {folder} {tmp_path / 'out'} --model model`" in told
 
 
 def test_another_corpus_needs_another_directory(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
