@@ -34,6 +34,7 @@ from speech3.hmm import (
     Transcripts,
     by_espeak,
     by_lexicon,
+    check_names,
     differences,
     fit,
     has_phones,
@@ -177,6 +178,8 @@ def find_alignment(
         raise MissingError(
             f"{data.path}: has no transcripts; write them to {data.path}/text, or use speech3 decode, which needs none"
         )
+    if corrected is not None:
+        check_names(corrected, texts)
     recognizer = _more_words(recognizer, texts, lexicon, lang, out)
     hmm, clock, config = recognizer.hmm, recognizer.clock, recognizer.features
     check_vocabulary(texts, hmm.lexicon.by_word)  # before hours of audio are read

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from speech3.hmm.alignment.compared import (
         LEVELS as LEVELS,
         Level as Level,
+        check_names as check_names,
         differences as differences,
         fit as fit,
         key as key,

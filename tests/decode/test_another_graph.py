@@ -266,3 +266,13 @@ def test_a_graph_of_another_model(model: Path, tmp_path: Path) -> None:
     with pytest.raises(Speech3Error, match=r"other: built for \d+ pdfs, but the model has 9"):
         replace_graph(load_recognizer(model), tmp_path / "other")
     assert json.loads((model / "graph" / "graph.json").read_text())["lm"] == "Kneser-Ney"
+
+
+def test_corrected_recordings_of_other_names_are_refused_before_the_alignment(
+    model: Path, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(Speech3Error, match=r"corrected recordings \(x_1, x_2\) .* no names in common"):
+        find_alignment(
+            load_recognizer(model), read_datadir(data), tmp_path / "ali", 1, corrected={"x_1": [], "x_2": []}
+        )
+    assert not (tmp_path / "ali").exists()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from speech3.errors import Speech3Error
-from speech3.hmm.alignment.compared import Offsets, differences, fit, match, moved, spoken
+from speech3.hmm.alignment.compared import Offsets, check_names, differences, fit, match, moved, spoken
 from speech3.hmm.alignment.times import FrameClock, Segment
 from speech3.hmm.transcript import Alignment
 from speech3.language.lexicon import Lexicon, Pronunciation
@@ -26,6 +26,13 @@ def test_contradicting_recordings_do_not_help() -> None:
     assert not fit({"a": [(PAIR, 0.02)], "b": [(PAIR, -0.02)]}).help
     with pytest.raises(Speech3Error, match="only 1 of the corrected recordings"):
         fit({"a": [(PAIR, 0.02)], "b": []})
+
+
+def test_names_that_match_no_utterance_are_refused() -> None:
+    for names, told in ((["x_1", "x_2"], "no names"), (["x_1", "s-1"], "only one name")):
+        with pytest.raises(Speech3Error, match=rf"\({', '.join(names)}\).*\(s-1, s-2\) have {told} in common"):
+            check_names(names, ["s-1", "s-2"])
+    check_names(["a/S_1", "a/S_2"], ["s-1", "s-2"])
 
 
 def track(*edges: float, labels: str) -> list[Segment]:

@@ -13,7 +13,7 @@ Axes: R segments of the reference, H segments of the hypothesis.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import PurePath
@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 
 from speech3.data import SILENCE, broad_class, folded, is_arpabet, is_silence
-from speech3.errors import DataError
+from speech3.errors import DataError, listed
 from speech3.hmm.alignment.times import FrameClock, Segment
 from speech3.hmm.transcript import Alignment
 from speech3.language import Lexicon
@@ -138,6 +138,15 @@ class Offsets:
         return self.after_ms < self.before_ms
 
 
+def check_names(corrected: Collection[str], utterances: Collection[str]) -> None:
+    """Raise an error if fewer than two corrected recordings are among the utterances."""
+    if len(both := paired(corrected, utterances)) < 2:
+        raise DataError(
+            f"the corrected recordings ({listed(corrected)}) and the utterances ({listed(utterances)}) have"
+            f" {'only one name' if both else 'no names'} in common; correct at least two, keeping their file names"
+        )
+
+
 def fit(errors: Mapping[str, Sequence[tuple[Pair, float]]]) -> Offsets:
     """Estimate offsets from the errors of each corrected recording, in seconds (`differences`).
 
@@ -146,8 +155,8 @@ def fit(errors: Mapping[str, Sequence[tuple[Pair, float]]]) -> Offsets:
     used = {recording: rows for recording, rows in errors.items() if rows}
     if len(used) < 2:
         raise DataError(
-            f"only {len(used)} of the corrected recordings could be compared; correct at least two, keeping their"
-            " phones and their file names"
+            f"only {len(used)} of the corrected recordings ({listed(errors)}) could be compared; correct at least two,"
+            " keeping their phones and their file names"
         )
     before, after = list[float](), list[float]()
     for recording, rows in used.items():
