@@ -194,10 +194,10 @@ def describe_corpus(stats: Stats) -> str:
         lines += [
             "",
             f"{'words':<12}{w.running:,}, {w.per_utterance:.1f} per utterance, {w.per_second:.2f} per second",
-            f"{'vocabulary':<12}{w.distinct:,}, of which {w.once:,} occur once",
+            f"{'vocabulary':<12}{w.distinct:,}, of which {w.once:,} {'occurs' if w.once == 1 else 'occur'} once",
         ]
         if w.without:
-            lines.append(f"{'no words':<12}{w.without:,} utterances have no transcript")
+            lines.append(f"{'no words':<12}{counted(w.without, 'utterance')} without a transcript")
     if stats.out_of_vocabulary:
         lines += _describe_missing(stats.out_of_vocabulary)
     return "\n".join(lines)
@@ -221,8 +221,7 @@ def _describe_missing(oov: OutOfVocabulary) -> list[str]:
     lines = [
         f"{'lexicon':<12}{counted(oov.lexicon, 'word')}",
         f"{'not in it':<12}{counted(oov.running, 'word')} ({oov.rate:.2%}), {oov.distinct:,} distinct, in"
-        f" {oov.utterances:,}"
-        " utterances",
+        f" {counted(oov.utterances, 'utterance')}",
     ]
     return [*lines, f"{'':<12}{shown}{more}"] if oov.running else lines
 

@@ -485,7 +485,8 @@ def _senone_lines(counts_S: np.ndarray) -> list[tuple[str, str]]:
     seen_S = share_S[counts_S > 0]
     perplexity = float(np.exp(-(seen_S * np.log(seen_S)).sum()))
     never = len(counts_S) - len(seen_S)
+    occur = "occurs" if never == 1 else "occur"
     return [
-        ("senones", f"{len(counts_S):,}, of which {never:,} never occur; perplexity {perplexity:.1f}"),
+        ("senones", f"{len(counts_S):,}, of which {never:,} never {occur}; perplexity {perplexity:.1f}"),
         ("most often", often),
     ]

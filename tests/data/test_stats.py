@@ -61,6 +61,16 @@ def test_as_text(directory):
     assert len(head) == len(utterance) == len(speaker)
 
 
+def test_of_one_as_text(directory):
+    (directory / "text").write_text("u1 ONE TWO\nu2 ONE\nu3 ONE\n")
+    lines = describe_corpus(measure_corpus(read_datadir(directory), ["ONE"])).splitlines()
+    for line in (
+        "vocabulary  2, of which 1 occurs once",
+        "not in it   1 word (25.00%), 1 distinct, in 1 utterance",
+    ):
+        assert line in lines
+
+
 def test_without_words_and_with_several_rates(directory, capsys, program):
     (directory / "text").unlink()
     soundfile.write(directory / "wav" / "u3.wav", np.stack([tone(6, rate_hz=16000)] * 2, axis=1), 16000)

@@ -147,6 +147,7 @@ def test_letters_say_how_words_are_pronounced() -> None:
     assert guesses.unpronounced.keys() == {"zan"}
     assert "no word of the lexicon has" in guesses.unpronounced["zan"]
     assert "0% of the phones are wrong" in guesses.how
+    assert guesses.how.startswith("from the spelling")  # of one word or several
 
 
 def test_other_pronunciations_keep_the_numbers_of_phones() -> None:

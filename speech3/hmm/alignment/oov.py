@@ -180,7 +180,7 @@ def _by_letters(hmm: Hmm, words: Sequence[str], kept: Path | None) -> tuple[Gues
         if not set(hmm.lexicon.noise_phones).intersection(pron.phones):
             table.setdefault(pron.word, []).append(_plain(hmm.lexicon, pron))
     found, wrong = from_spelling(words, table, _ITS_LEXICON, kept)
-    how = f"from their letters (in held-out words of the lexicon, {wrong:.0%} of the phones are wrong)"
+    how = f"from the spelling (in held-out words of the lexicon, {wrong:.0%} of the phones are wrong)"
     reasons = {word: "has a letter that no word of the lexicon has" for word, phones in found.items() if not phones}
     return _guesses(hmm, {word: [phones] for word, phones in found.items() if phones}, how, reasons), wrong
 
