@@ -58,7 +58,10 @@ def write_ark(
         Lossy compression of matrices to about one byte per value (Kaldi's ``--compress``); values that are not finite
         are errors then.
 
-    Raises DataError: an array of another kind, or a name that is empty, has spaces, or occurs twice.
+    Raises
+    ------
+    Speech3Error
+        An array is of another kind, or a name is empty, has spaces, or occurs twice.
     """
     index: dict[str, str] = {}
     with atomic_path(ark) as temporary, temporary.open("wb") as stream:
