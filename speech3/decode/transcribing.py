@@ -100,7 +100,7 @@ def claim_results(files: Sequence[Path], textgrids: Path | None, lattices: Path 
     there = {textgrids / name: path for name, path in zip(names, files, strict=True) if (textgrids / name).exists()}
     for grid, path in there.items():
         about = ours.get(grid.name, [])
-        if about[:1] == [_digest(grid)] and about[1:] != [str(path.absolute())]:
+        if about[:1] == [_digest(grid)] and about[1:] != [_recording(path)]:
             raise OccupiedError(
                 f"{grid}: is the transcript of another recording ({''.join(about[1:])}); nothing is replaced: choose"
                 " another directory"
@@ -110,6 +110,11 @@ def claim_results(files: Sequence[Path], textgrids: Path | None, lattices: Path 
             f"{others[0]}: is not known to be from speech3 transcribe, or was changed since; nothing is replaced: move"
             " it away, or choose another directory"
         )
+
+
+def _recording(name: Path | str) -> str:
+    """Which recording a result is of; standard input replaces what it had before."""
+    return "" if _key(name) == STANDARD_INPUT else str(Path(name).absolute())
 
 
 def _digest(path: Path) -> str:
@@ -139,7 +144,7 @@ def write_results(
                 with deferred_interrupt():
                     write_textgrid(path, within, result.duration_s)
                     with (textgrids / _WRITTEN).open("a", encoding="utf-8") as stream:
-                        stream.write(json.dumps([path.name, _digest(path), str(Path(result.name).absolute())]) + "\n")
+                        stream.write(json.dumps([path.name, _digest(path), _recording(result.name)]) + "\n")
             for name, lattice in result.lattices.items():
                 yield _key(result.name) + name.removeprefix(result.name), lattice
 

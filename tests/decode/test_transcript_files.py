@@ -147,6 +147,7 @@ def test_standard_input_is_a_recording(model: Path, kind: str, tmp_path: Path) -
     found = json.loads(out)
     assert (found["file"], found["text"]) == ("-", "A BB") and math.isclose(found["duration"], 1.35)
     assert (tmp_path / "standard_input.TextGrid").exists()
+    assert run(model, "-", "--json", "--textgrid", tmp_path, *more, sound=sound)[0] == out, "may be replaced"
 
 
 @pytest.mark.parametrize(
