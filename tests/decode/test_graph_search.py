@@ -146,7 +146,7 @@ def test_utterances_whose_search_dies_are_reported(toy):
     assert "no frames" in decoding.failed["none"]
     with pytest.raises(DataError, match="3 of 59 utterances could not be decoded, more than"):
         decode(graph, [*bad, *fine[1:]], WIDE, 1.0)
-    with pytest.raises(Speech3Error, match="1 of 1"):
+    with pytest.raises(Speech3Error, match="dead: no path survived"):
         decode(graph, [("dead", dead)], WIDE, 1.0)
     with pytest.raises(Speech3Error, match="no utterances"):
         decode(graph, [], WIDE, 1.0)

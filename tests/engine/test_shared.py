@@ -206,6 +206,9 @@ class _Dead:
     def join(self, timeout=None):
         self.close()
 
+    def terminate(self):
+        pass
+
     def kill(self):
         pass
 
