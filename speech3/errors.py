@@ -103,11 +103,9 @@ def check_bad(
         raise DataError(f"{what}: no utterances")
     if len(bad) <= most * total:
         return
-    if total == 1:
-        ((utterance, reason),) = bad.items()
-        alone = f"{utterance}: {reason.removeprefix(f'{utterance}: ')}"
-        raise DataError(f"{what}: {alone}{'; ' + remedy if remedy else ''}")
     shown = [f"\n  {utterance}: {reason.removeprefix(f'{utterance}: ')}" for utterance, reason in bad.items()]
+    if total == 1:
+        raise DataError(f"{what}: {shown[0].strip()}{'; ' + remedy if remedy else ''}")
     more = f"\n  and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
     raise DataError(
         f"{what}: {len(bad)} of {total} utterances {problem}, more than {100 * most:g} %"

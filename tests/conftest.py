@@ -57,6 +57,14 @@ def pytest_configure() -> None:
             os.environ.setdefault(name, "1")
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run one file that needs the finished recipe first and the others last, so that no other process waits for it.
 

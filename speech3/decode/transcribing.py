@@ -5,7 +5,6 @@
 Axes: S samples.
 """
 
-import hashlib
 import json
 import shutil
 import sys
@@ -28,7 +27,7 @@ from speech3.decode.trained_model import Result, TrainedModel, warn_of_rate
 from speech3.decode.word_lattice import WordLattice
 from speech3.errors import DataError, OccupiedError, SettingError, Speech3Error, counted
 from speech3.hmm import Segment, file_name, write_textgrid
-from speech3.runtime import check_output, check_standard_input, deferred_interrupt, read_utf8, say
+from speech3.runtime import check_output, check_standard_input, content_digest, deferred_interrupt, read_utf8, say
 
 _BLOCK = 1 << 20
 STANDARD_INPUT = "standard_input"  # the name of its files
@@ -97,28 +96,25 @@ def claim_results(files: Sequence[Path], textgrids: Path | None, lattices: Path 
     listed = textgrids / _WRITTEN
     lines = map(json.loads, read_utf8(listed).splitlines()) if listed.exists() else ()
     ours = {name: about for name, *about in lines}
-    there = {textgrids / name: path for name, path in zip(names, files, strict=True) if (textgrids / name).exists()}
-    for grid, path in there.items():
-        about = ours.get(grid.name, [])
-        if about[:1] == [_digest(grid)] and about[1:] != [_recording(path)]:
+    for name, path in zip(names, files, strict=True):
+        grid, (digest, *recording) = textgrids / name, ours.get(name, [""])
+        if not grid.exists():
+            continue
+        if digest != content_digest(grid):
             raise OccupiedError(
-                f"{grid}: is the transcript of another recording ({''.join(about[1:])}); nothing is replaced: choose"
+                f"{grid}: is not known to be from speech3 transcribe, or was changed since; nothing is replaced: move"
+                " it away, or choose another directory"
+            )
+        if recording != [_recording(path)]:
+            raise OccupiedError(
+                f"{grid}: is the transcript of another recording ({''.join(recording)}); nothing is replaced: choose"
                 " another directory"
             )
-    if others := [grid for grid in there if ours.get(grid.name, [])[:1] != [_digest(grid)]]:
-        raise OccupiedError(
-            f"{others[0]}: is not known to be from speech3 transcribe, or was changed since; nothing is replaced: move"
-            " it away, or choose another directory"
-        )
 
 
 def _recording(name: Path | str) -> str:
     """Which recording a result is of; standard input replaces what it had before."""
     return "" if _key(name) == STANDARD_INPUT else str(Path(name).absolute())
-
-
-def _digest(path: Path) -> str:
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 def write_results(
@@ -144,7 +140,7 @@ def write_results(
                 with deferred_interrupt():
                     write_textgrid(path, within, result.duration_s)
                     with (textgrids / _WRITTEN).open("a", encoding="utf-8") as stream:
-                        stream.write(json.dumps([path.name, _digest(path), _recording(result.name)]) + "\n")
+                        stream.write(json.dumps([path.name, content_digest(path), _recording(result.name)]) + "\n")
             for name, lattice in result.lattices.items():
                 yield _key(result.name) + name.removeprefix(result.name), lattice
 

@@ -14,7 +14,6 @@ OUT/index.html                the utterances that should be checked
 """
 
 import csv
-import hashlib
 import io
 import json
 import os
@@ -41,7 +40,7 @@ from speech3.errors import DataError, MissingError, SettingError, Speech3Error, 
 from speech3.evaluate import Checked, drawn, write_alignment_page
 from speech3.hmm import Segment, file_name, write_ctm, write_textgrid
 from speech3.language import find_lang
-from speech3.runtime import progress, read_json, say, write_json, write_text
+from speech3.runtime import content_digest, progress, read_json, say, write_json, write_text
 
 WIDE_HZ, NARROW_HZ = 16000, 8000  # rates of models of recordings whose rates differ, or are higher
 Format = Literal["textgrid", "elan", "audacity", "ctm", "json", "csv"]
@@ -239,10 +238,6 @@ class Written:
     def changed(self, path: Path) -> bool:
         """Whether somebody has changed the file since."""
         return bool(self.digest) and path.is_file() and content_digest(path) != self.digest
-
-
-def content_digest(path: Path) -> str:
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 def read_written(out: Path) -> dict[str, Written]:

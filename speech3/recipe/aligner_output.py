@@ -41,7 +41,6 @@ from speech3.recipe.aligner_files import (
     Source,
     Target,
     UtteranceResult,
-    content_digest,
     files_of_all,
     files_of_recordings,
     read_source,
@@ -49,7 +48,7 @@ from speech3.recipe.aligner_files import (
     write_files,
     write_page,
 )
-from speech3.runtime import available_jobs, check_output, read_json, say, write_json
+from speech3.runtime import available_jobs, check_output, content_digest, read_json, say, write_json
 
 _STATE = ".speech3_align_state.json"
 _MOST_CHANGED = 0.25  # of the utterances; an aligner that was trained on the others is trained again

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Tail as Tail,
         atomic_path as atomic_path,
         check_output as check_output,
+        content_digest as content_digest,
         explained_disk_errors as explained_disk_errors,
         locked_directory as locked_directory,
         read_json as read_json,

@@ -6,6 +6,7 @@ check by `check_output` that an output replaces neither an input nor files of an
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import time
@@ -75,6 +76,11 @@ def write_lines(path: Path | str, lines: Iterable[str]) -> None:
 
 def write_json(path: Path | str, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def content_digest(path: Path) -> str:
+    """A digest of a file's content, by which a later run knows whether somebody has changed the file."""
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 def read_json(path: Path | str) -> Any:

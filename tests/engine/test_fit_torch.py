@@ -19,13 +19,8 @@ CROSS_ENTROPY = nn.CrossEntropyLoss()
 ADAMW = partial(torch.optim.AdamW, lr=0.01)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """As `fit` has: a bias before batch normalisation has no gradient, and adaptive steps follow its rounding."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+# As `fit` has it: a bias before batch normalisation has no gradient, and adaptive steps follow its rounding.
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def fitted(model=None, data=DATA, loss=CROSS_ENTROPY, **keys):

@@ -1,7 +1,5 @@
 """Features from pieces of a recording, of any size, are those of the whole."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -12,14 +10,8 @@ from speech3.config import FeatureConfig, PitchConfig
 from speech3.errors import Speech3Error
 from speech3.features.compute import OnlineFeatures, finish_features, static_features
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    # As extraction has it. Threads share a product out by its size, and round by what each of them gets.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+# As extraction has it. Threads share a product out by its size, and round by what each of them gets.
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def whole(wave_S: torch.Tensor, config: FeatureConfig, rate_hz: int) -> torch.Tensor:
