@@ -172,8 +172,8 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     symbols such as ``[breath]`` and ``<sil>`` have, and those that ``silence_phones.txt`` beside the lexicon lists,
     except those that ``nonsilence_phones.txt`` lists.
 
-    Raises Speech3Error: the file is missing, empty, not UTF-8, or has a word without phones or with impossible
-    probabilities.
+    Raises Speech3Error: the file is missing, empty, not UTF-8, or has a word without phones, with only silence or with
+    impossible probabilities.
     """
     path = Path(path)
     if not path.exists():
@@ -181,8 +181,13 @@ def read_lexicon(path: Path | str, silence_prob: float = 0.5) -> Lexicon:
     seen: dict[tuple[str, tuple[str, ...]], Pronunciation] = {}
     for line in lexicon_lines(read_lexicon_text(path), path):
         pron = _pronunciation(line, path)
-        if pron.phones == (SILENCE,):  # Kaldi's `!SIL SIL` or `<sil> SIL`; graphs insert optional silence
-            continue
+        if set(pron.phones) == {SILENCE}:
+            if is_word(pron.word) and pron.word.upper() != SILENCE:
+                raise DataError(
+                    f"{path}:{line.number}: {pron.word} is pronounced as silence, {' '.join(pron.phones)}; write its"
+                    " phones, or remove the line"
+                )
+            continue  # Kaldi's `!SIL SIL` or `<sil> SIL`; graphs insert optional silence
         seen.setdefault((pron.word, pron.phones), pron)
     if not seen:
         raise DataError(f"{path}: the lexicon is empty")

@@ -161,3 +161,6 @@ def test_lexicon_formats(tmp_path: Path) -> None:
     assert lexicon.known(["a", "zzz"]) == ["a", "<unk>"]
     with pytest.raises(Speech3Error, match="zzz"):
         Lexicon(lexicon.pronunciations[:2]).known(["zzz"])
+    path.write_text("a x\nsil SIL\nb SIL SIL\n")
+    with pytest.raises(Speech3Error, match=r"l.txt:3: b is pronounced as silence, SIL SIL; write its phones"):
+        read_lexicon(path)
