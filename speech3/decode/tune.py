@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -197,44 +198,78 @@ def tune_filler(
 
     `negatives`: scores of utterances in which there is no word, and their number.
     """
-    setting, least = (found.best.acoustic_scale, found.best.word_penalty), found.best.error_rate
+    setting = found.best.acoustic_scale, found.best.word_penalty
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
-    reference_words = sum(map(len, references.values()))
-
-    def latticed(utterances: Scores, count: int, cost: float) -> tuple[DecodingGraph, dict[str, _Found], _Words]:
-        costly = graph.with_filler_cost(cost)
-        shown = progress(utterances, count, f"fillers at cost {cost:g}")
-        each = dict(lattices(costly, shown, quick, setting, jobs))
-        return costly, each, {key: tuple(filter(is_word, one[0].words)) if one else () for key, one in each.items()}
-
     with closing(_KeptScores(scores)) as kept, closing(_KeptScores(negatives[0])) as sounds:
-        chosen = FillerTuning(FILLER_OFF, found.words, found.calibration)
-        if not negatives[1]:
-            low, high = 0, len(FILLER_COSTS)
-            while low < high:
-                middle = (low + high) // 2
-                costly, each, words = latticed(kept, len(references), FILLER_COSTS[middle])
-                rate = error_rate_of(references, words, error_rate)
-                say(f"  fillers at cost {FILLER_COSTS[middle]:g}: {100 * rate:.2f} %")
-                if rate <= least + 1e-9:
-                    calibration = _calibrated(costly, each, references, setting[0])
-                    chosen, high = FillerTuning(FILLER_COSTS[middle], words, calibration), middle
-                else:
-                    low = middle + 1
-            return chosen
-        fewest = math.inf
-        for cost in (FILLER_OFF, *reversed(FILLER_COSTS)):
-            costly, each, words = latticed(kept, len(references), cost)
-            rate = error_rate_of(references, words, error_rate)
-            if (wrong := rate * reference_words) > fewest:
-                break  # errors in dev alone are more
-            _, silent, heard = latticed(sounds, negatives[1], cost)
-            false = sum(map(len, heard.values()))
-            say(f"  fillers at cost {cost:g}: {100 * rate:.2f} %, {counted(false, 'word')} in negatives")
-            if wrong + false < fewest - 1e-6:
-                fewest = wrong + false
-                chosen = FillerTuning(cost, words, _calibrated(costly, each | silent, references, setting[0]))
-        return chosen
+
+        def at(cost: float, utterances: Scores, count: int) -> _AtCost:
+            costly = graph.with_filler_cost(cost)
+            shown = progress(utterances, count, f"fillers at cost {cost:g}")
+            lattice_of = dict(lattices(costly, shown, quick, setting, jobs))
+            words = {key: tuple(filter(is_word, one[0].words)) if one else () for key, one in lattice_of.items()}
+            return _AtCost(cost, costly, lattice_of, words)
+
+        def rate(tried: _AtCost) -> float:
+            return error_rate_of(references, tried.words, error_rate)
+
+        in_dev = partial(at, utterances=kept, count=len(references))
+        if negatives[1]:
+            in_negatives = partial(at, utterances=sounds, count=negatives[1])
+            chosen = _with_fewest_errors(in_dev, rate, in_negatives, sum(map(len, references.values())))
+        else:
+            chosen = _lowest_without_loss(in_dev, rate, found.best.error_rate)
+        if chosen is None:
+            return FillerTuning(FILLER_OFF, found.words, found.calibration)
+        return FillerTuning(chosen.cost, chosen.words, _calibrated(chosen.graph, chosen.found, references, setting[0]))
+
+
+@dataclass(frozen=True)
+class _AtCost:
+    """What was found with a cost of fillers."""
+
+    cost: float
+    graph: DecodingGraph
+    found: Mapping[str, _Found]
+    words: _Words
+
+
+def _lowest_without_loss(
+    in_dev: Callable[[float], _AtCost], rate: Callable[[_AtCost], float], least: float
+) -> _AtCost | None:
+    """The lowest cost with an error rate in dev of at most `least`, by bisection; None: all have more errors."""
+    chosen, low, high = None, 0, len(FILLER_COSTS)
+    while low < high:
+        middle = (low + high) // 2
+        tried = in_dev(FILLER_COSTS[middle])
+        error_rate = rate(tried)
+        say(f"  fillers at cost {tried.cost:g}: {100 * error_rate:.2f} %")
+        if error_rate <= least + 1e-9:
+            chosen, high = tried, middle
+        else:
+            low = middle + 1
+    return chosen
+
+
+def _with_fewest_errors(
+    in_dev: Callable[[float], _AtCost],
+    rate: Callable[[_AtCost], float],
+    in_negatives: Callable[[float], _AtCost],
+    reference_words: int,
+) -> _AtCost | None:
+    """The highest cost with the fewest errors in dev and negatives together; the negatives' lattices are added."""
+    chosen, fewest = None, math.inf
+    for cost in (FILLER_OFF, *reversed(FILLER_COSTS)):
+        tried = in_dev(cost)
+        error_rate = rate(tried)
+        wrong = error_rate * reference_words
+        if wrong > fewest:
+            break  # errors in dev alone are more, and grow as the cost falls
+        heard = in_negatives(cost)
+        false = sum(map(len, heard.words.values()))
+        say(f"  fillers at cost {cost:g}: {100 * error_rate:.2f} %, {counted(false, 'word')} in negatives")
+        if wrong + false < fewest - 1e-6:
+            chosen, fewest = replace(tried, found={**tried.found, **heard.found}), wrong + false
+    return chosen
 
 
 def _calibrated(

@@ -18,7 +18,7 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -265,35 +265,25 @@ def write_files(
     Results of recordings from elsewhere than `path` stay, and so do files of one recording that somebody has changed.
     Other files of an earlier run with `path` that are no longer made are removed.
     """
-    this, before = str(path.absolute()), read_written(out)
-    one, files = files_of_recordings(source.targets, formats), files_of_all(formats)
-    left = {file for file, each in before.items() if each.source == this and file not in {*one, *files}}
-    shared = {*files_of_all(("ctm",))}
-    kept = {file for file in {*one, *left} - shared if file in before and before[file].changed(out / file)}
-    if kept:
-        say(f"  kept, as somebody has changed them: {listed(sorted(kept))}; delete those that are to be written again")
+    before, this = read_written(out), str(path.absolute())
+    plan = _planned(out, before, this, source, formats)
+    if plan.kept:
+        kept = listed(sorted(plan.kept))
+        say(f"  kept, as somebody has changed them: {kept}; delete those that are to be written again")
     if others := sorted({each.source for each in before.values()} - {this}):
-        say(f"  {out}: results of {listed(others)} stay; {', '.join(files)} are of {path} alone")
-    unfinished = {file: Written("", this) for file in {*one, *files} - kept}
-    write_json(out / WRITTEN, {file: astuple(each) for file, each in sorted({**before, **unfinished}.items())})
+        alone = ", ".join(files_of_all(formats))
+        say(f"  {out}: results of {listed(others)} stay; {alone} are of {path} alone")
+    # An interrupted run leaves its files without a digest, so that the next one may replace them.
+    unfinished = {file: Written("", this) for file in plan.due}
+    _write_written(out, {**before, **unfinished})
+    # The files of each recording.
     of_recording: dict[str, list[UtteranceResult]] = {key: [] for key in source.targets}
     for result in results:
         of_recording.setdefault(result.recording, []).append(result)
     for key, target in progress(source.targets.items(), len(source.targets), str(out)):
         here = sorted(of_recording[key], key=lambda result: (result.start_s, result.end_s))
-        if f"{target.place}.TextGrid" in unfinished:
-            tiers = {name.replace('"', '""'): track for name, track in _tiers(here, target).items()}
-            write_textgrid(out / f"{target.place}.TextGrid", tiers, target.duration_s)
-        if f"{target.place}.eaf" in unfinished:
-            _write_eaf(out / f"{target.place}.eaf", _tiers(here, target), target)
-        for name in ("words", "phones"):
-            if f"{target.place}.{name}.txt" in unfinished:
-                write_text(out / f"{target.place}.{name}.txt", _labels(here, name))
-        if f"{target.place}.json" in unfinished:
-            text = json.dumps(_as_json(here, target), indent=1, ensure_ascii=False)
-            write_text(out / f"{target.place}.json", f"{text}\n")
-        if f"{target.place}.csv" in unfinished:
-            write_text(out / f"{target.place}.csv", _as_csv(here))
+        _write_recording(out, here, target, plan.due)
+    # The files of all recordings.
     if "ctm" in formats:
         for name in ("words", "phones"):
             tracks = {
@@ -306,11 +296,49 @@ def write_files(
         write_text(out / "left_out.txt", "".join(f"{fault}\n" for fault in source.faults))
     else:
         (out / "left_out.txt").unlink(missing_ok=True)
-    for file in left - kept:
+    for file in plan.removed:
         (out / file).unlink(missing_ok=True)
-    written = {file: Written(content_digest(out / file), this) for file in unfinished if file != PAGE}
-    stay = {file: each for file, each in {**before, **unfinished}.items() if file not in left - kept}
-    write_json(out / WRITTEN, {file: astuple(each) for file, each in sorted({**stay, **written}.items())})
+    written = {file: Written(content_digest(out / file), this) for file in plan.due if file != PAGE}
+    stay = {file: each for file, each in {**before, **unfinished}.items() if file not in plan.removed}
+    _write_written(out, {**stay, **written})
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Files to write, files of an earlier run to remove, and files that would be either but were changed by hand."""
+
+    due: frozenset[str]
+    removed: frozenset[str]
+    kept: frozenset[str]
+
+
+def _planned(out: Path, before: Mapping[str, Written], this: str, source: Source, formats: Sequence[Format]) -> _Plan:
+    one, files = {*files_of_recordings(source.targets, formats)}, {*files_of_all(formats)}
+    left = {file for file, each in before.items() if each.source == this and file not in one | files}
+    single = (one | left) - {*files_of_all(("ctm",))}  # those of all recordings are nobody's to correct
+    kept = frozenset(file for file in single if file in before and before[file].changed(out / file))
+    return _Plan(frozenset(one | files) - kept, frozenset(left) - kept, kept)
+
+
+def _write_written(out: Path, files: Mapping[str, Written]) -> None:
+    write_json(out / WRITTEN, {file: astuple(each) for file, each in sorted(files.items())})
+
+
+def _write_recording(out: Path, results: Sequence[UtteranceResult], target: Target, due: Container[str]) -> None:
+    """Write the files of one recording, those of them that are due."""
+    if f"{target.place}.TextGrid" in due:
+        tiers = {name.replace('"', '""'): track for name, track in _tiers(results, target).items()}
+        write_textgrid(out / f"{target.place}.TextGrid", tiers, target.duration_s)
+    if f"{target.place}.eaf" in due:
+        _write_eaf(out / f"{target.place}.eaf", _tiers(results, target), target)
+    for name in ("words", "phones"):
+        if f"{target.place}.{name}.txt" in due:
+            write_text(out / f"{target.place}.{name}.txt", _labels(results, name))
+    if f"{target.place}.json" in due:
+        text = json.dumps(_as_json(results, target), indent=1, ensure_ascii=False)
+        write_text(out / f"{target.place}.json", f"{text}\n")
+    if f"{target.place}.csv" in due:
+        write_text(out / f"{target.place}.csv", _as_csv(results))
 
 
 def _write_eaf(path: Path, tiers: Mapping[str, Sequence[Segment]], target: Target) -> None:
