@@ -116,16 +116,20 @@ def stats(
     Only the headers of the audio are read. `stats.png` shows the distributions of the lengths of utterances and of the
     amount of speech per speaker; `oov.txt` lists the words that the lexicon lacks, the most frequent first.
     """
-    from speech3.corpora import read_speech
+    from speech3.corpora import is_folder, read_speech
     from speech3.data import describe_corpus, measure_corpus, warn_of_problems
     from speech3.language import read_lexicon
+    from speech3.recipe import TextRules, in_vocabulary
     from speech3.runtime import write_json, write_text
 
     if out:
         files = ("stats.json", "stats.png", "oov.txt")
         check_output(out, [lexicon], files, marks=["stats.json"], option="--out ")
     words = read_lexicon(lexicon).by_word if lexicon else None
-    stats = measure_corpus(read_speech(directory, tier)[0], words)
+    data = read_speech(directory, tier)[0]
+    if words and is_folder(directory):  # as everywhere, the words of a folder are in the spelling of the lexicon
+        data = in_vocabulary(data, TextRules(given=True), words)
+    stats = measure_corpus(data, words)
     print(json.dumps(stats.as_json(), indent=1, ensure_ascii=False) if as_json else describe_corpus(stats))
     warn_of_problems(stats)
     if out:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -76,9 +77,10 @@ def score(
     sclite: `.trn`, `.ctm`, and `.stm` as a reference for `.ctm`. Alternatives (`{ um / uh / @ }`), optional words in
     parentheses, comments (`;;`) and IGNORE_TIME_SEGMENT_IN_SCORING are scored as `sclite -D` does, but letter case
     counts: sclite's default is `--normalize lower`. Texts are compared as they are unless you normalise them:
-    `--normalize nfkc,lower,punct`. Utterances missing from HYP count as deletions; `<unk>` and `<noise>` are not words,
-    and are left out of both texts. CER counts the characters of the words joined by single spaces, without a space next
-    to a letter of a script that is written without spaces (Chinese, Japanese, Thai, ...).
+    `--normalize nfkc,lower,punct`; if REF is a folder, both are compared in lower case and without punctuation.
+    Utterances missing from HYP count as deletions; `<unk>` and `<noise>` are not words, and are left out of both texts.
+    CER counts the characters of the words joined by single spaces, without a space next to a letter of a script that is
+    written without spaces (Chinese, Japanese, Thai, ...).
 
     To compare two systems and test whether their difference is significant:
 
@@ -87,8 +89,8 @@ def score(
     `--details DIR` writes all tables (`per_utt`, `per_speaker`, `confusions`, `alignments`). `--card exp/dnn` writes
     the error rates into the model card of the model that made HYP, for its users.
     """
-    from speech3.corpora import read_speech
-    from speech3.data import case_doubts, lower_case, normalize_text, parse_steps, write_datadir
+    from speech3.corpora import is_folder, read_speech
+    from speech3.data import case_doubts, lower_case, normalize_text, parse_steps, plain_words, write_datadir
     from speech3.evaluate import (
         Texts,
         confidence_lines,
@@ -147,6 +149,9 @@ def score(
     else:
         lower = partial(lower_case, language=lang)
         texts = read_all(paths, text_format.value, lambda text: normalize_text(text, steps, lower))
+        if is_folder(given):  # its transcripts have become plain words, so what was recognised must, too
+            plain = [{name: plain_words(text) for name, text in each.items()} for each in texts.hypotheses]
+            texts = replace(texts, hypotheses=plain)
     speakers, speaker_note = texts.speakers, str(given)
     if speakers is None or utt2spk:
         speakers, speaker_note = find_speakers(ref, texts.references[0], texts.readings[0], utt2spk)
@@ -177,7 +182,8 @@ def score(
         return
     kinds = "; ".join(_KINDS[kind] for kind in dict.fromkeys(texts.readings))
     print(f"read as     {kinds}" + (" (detected; set it with --format)" if text_format is Format.auto else ""))
-    print(f"normalised  {', '.join(steps) or 'nothing'}\nspeakers    {speaker_note}\n")
+    done = [*(["plain words (lower case, no punctuation), as of any folder"] if is_folder(given) else []), *steps]
+    print(f"normalised  {', '.join(done) or 'nothing'}\nspeakers    {speaker_note}\n")
     print((f"{hyp}\n" if paired else "") + tables.full(scores[0]))
     if reliability:
         print(f"\n{confidence_lines(reliability)}")

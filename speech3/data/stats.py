@@ -49,6 +49,7 @@ class OutOfVocabulary:
     distinct: int
     utterances: int  # those that contain at least one
     counts: dict[str, int]  # by word, the most frequent first
+    other_case: int = 0  # of the distinct words, those that the lexicon has in another letter case
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,7 @@ def _words(texts: dict[str, list[str]], lengths: dict[str, float], utterances: i
 
 def _missing(texts: dict[str, list[str]], lexicon: set[str]) -> OutOfVocabulary:
     counts = Counter(word for words in texts.values() for word in words if word not in lexicon)
+    folded = {word.casefold() for word in lexicon}
     return OutOfVocabulary(
         lexicon=len(lexicon),
         running=counts.total(),
@@ -168,6 +170,7 @@ def _missing(texts: dict[str, list[str]], lexicon: set[str]) -> OutOfVocabulary:
         distinct=len(counts),
         utterances=sum(any(word not in lexicon for word in words) for words in texts.values()),
         counts=dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
+        other_case=sum(word.casefold() in folded for word in counts),
     )
 
 
@@ -223,7 +226,13 @@ def _describe_missing(oov: OutOfVocabulary) -> list[str]:
         f"{'not in it':<12}{counted(oov.running, 'word')} ({oov.rate:.2%}), {oov.distinct:,} distinct, in"
         f" {counted(oov.utterances, 'utterance')}",
     ]
-    return [*lines, f"{'':<12}{shown}{more}"] if oov.running else lines
+    if oov.running:
+        lines.append(f"{'':<12}{shown}{more}")
+    if oov.other_case:
+        lines.append(
+            f"{'':<12}{oov.other_case:,} of these {oov.distinct:,} are in it in another letter case; write both alike"
+        )
+    return lines
 
 
 def warn_of_problems(stats: Stats) -> None:

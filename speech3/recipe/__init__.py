@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from speech3.runtime.door import door
 
 if TYPE_CHECKING:
-    from speech3.recipe.aligner import Aligner as Aligner, read_for as read_for
+    from speech3.recipe.aligner import (
+        Aligner as Aligner,
+        TextRules as TextRules,
+        in_vocabulary as in_vocabulary,
+        read_for as read_for,
+    )
     from speech3.recipe.aligner_files import FORMATS as FORMATS
     from speech3.recipe.aligner_output import AlignRequest as AlignRequest, align_source as align_source
     from speech3.recipe.experiment import open_experiment as open_experiment

@@ -79,6 +79,16 @@ def test_validate_stats_and_score(folder: Path, tmp_path: Path, speech3: Run) ->
     (tmp_path / "hyp.txt").write_text("ann_1 good morning\nann_2 yes\nbo_1 no\n")
     process = speech3("score", folder, tmp_path / "hyp.txt", "--json")
     assert process.returncode == 0 and '"deletions": 1' in process.stdout and '"words": 5' in process.stdout
+    # What a model writes is compared with plain words as plain words, and a lexicon's words are in its own spelling.
+    (tmp_path / "hyp.txt").write_text("".join(f"{name} {text.upper()}\n" for name, text in TEXTS.items()))
+    process = speech3("score", folder, tmp_path / "hyp.txt")
+    assert "WER 0.00" in process.stdout and "normalised  plain words" in process.stdout, process.stdout
+    (tmp_path / "lexicon.txt").write_text("GOOD g\nMORNING m\nYES y\n")
+    missing = json.loads(speech3("stats", folder, "--lexicon", tmp_path / "lexicon.txt", "--json").stdout)
+    assert missing["out_of_vocabulary"]["counts"] == {"no": 1}, missing
+    write_datadir(read_speech(folder)[0], tmp_path / "data")
+    process = speech3("stats", tmp_path / "data", "--lexicon", tmp_path / "lexicon.txt")
+    assert "3 of these 4 are in it in another letter case" in process.stdout, process.stdout
 
 
 def test_the_tier_can_be_named(folder: Path, tmp_path: Path, speech3: Run) -> None:
