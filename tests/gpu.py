@@ -24,6 +24,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDS = ("pydantic", "yaml", "numba", "safetensors", "rich")  # modules that all parts need that import speech3
+DATA = ("soundfile",)  # those of parts that import `speech3.data`, too; soundfile needs cffi
 _TAIL, _WIDTH = 40, 200  # how many of the last lines of a failed part are shown, and how many characters of each
 _NO_TESTS = 5  # pytest's exit status if everything in a file is skipped
 _LOG = threading.Lock()  # parts that run at once write their output to the log one after the other
@@ -70,7 +71,7 @@ def _tests(name: str, what: str, limit_s: int, *files: str, needs: Sequence[str]
 
 
 def _speed(name: str, what: str, limit_s: int, script: str, *figures: str, needs: Sequence[str] = ()) -> Part:
-    return Part(name, "speed", what, (f"tests/benchmarks/{script}", *figures), limit_s, (*NEEDS, *needs))
+    return Part(name, "speed", what, (f"tests/benchmarks/{script}", *figures), limit_s, (*NEEDS, *DATA, *needs))
 
 
 PARTS = (
@@ -82,22 +83,25 @@ PARTS = (
            needs=["triton"]),
     _tests("features", "features, pitch, augmentation against the CPU", 150, "tests/features/test_features_cuda.py"),
     _tests("frames", "minibatches: frames on the GPU, in chunks, on the host", 120,
-           "tests/frames/test_minibatches_cuda.py"),
-    _tests("models", "DNN, CNN, LSTM, TDNN against the CPU in float64", 150, "tests/models/test_models_cuda.py"),
+           "tests/frames/test_minibatches_cuda.py", needs=DATA),
+    _tests("models", "DNN, CNN, LSTM, TDNN against the CPU in float64", 150, "tests/models/test_models_cuda.py",
+           needs=DATA),
     _tests("lfmmi", "LF-MMI, MMI and sMBR against the CPU in float64", 150, "tests/sequence/test_lfmmi_cuda.py",
-           "tests/sequence/test_discriminative_cuda.py"),
+           "tests/sequence/test_discriminative_cuda.py", needs=DATA),
     _tests("shards", "1, 2 and 4 shards by CUDA IPC; kill -9 during a sync", 150, "tests/engine/test_shared_cuda.py"),
     _tests("graph", "forward and backward as a CUDA graph", 90, "tests/engine/test_cuda_graphs.py"),
     _tests("ddp", "DDP of one process over NCCL, plain and ternary", 150, "tests/engine/test_ddp_cuda.py"),
-    _tests("training", "whole runs in every world, resumed", 150, "tests/train/test_training_cuda.py"),
+    _tests("training", "whole runs in every world, resumed", 150, "tests/train/test_training_cuda.py",
+           needs=DATA),
     _speed("dnn", "5 x 2048, 10,217 senones, over torch.mm", 120, "gpu_dnn.py"),
     _speed("sync", "a sync's share, and its bandwidth", 150, "engine_gpu.py", "sync_share_zhang", "sync_bandwidth"),
-    _speed("engine", "one shard over a bare loop in a CUDA graph", 240, "engine_gpu.py", "engine1_over_bare",
-           "engine1_over_bare_1"),
     _speed("bf16", "the same in bf16", 280, "engine_gpu.py", "engine1_over_bare_bf16"),
     _speed("lstm", "clipped LSTM over cuDNN", 150, "gpu_lstm.py", needs=["triton"]),
     _speed("extraction", "features over torchaudio", 120, "gpu_features.py"),
     _speed("update", "an update by LF-MMI", 150, "gpu_lfmmi.py"),
+    # Late, since it takes longest and prints nothing before its end.
+    _speed("engine", "one shard over a bare loop in a CUDA graph", 240, "engine_gpu.py", "engine1_over_bare",
+           "engine1_over_bare_1"),
     _speed("four", "four shards over one", 280, "engine_gpu.py", "asgd4_over_asgd1"),
 )  # fmt: skip
 

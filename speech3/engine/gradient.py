@@ -12,7 +12,7 @@ valid until the next one is computed. Each replay draws random numbers from the 
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -202,7 +202,9 @@ def gradient(
     if parts.cuda_graphs is None:
         results, g = work(inputs, targets)
     else:
-        results, g = parts.cuda_graphs(work, inputs, targets, (next(parts.model.parameters()).data_ptr(), check))
+        results, g = parts.cuda_graphs(
+            work, inputs, targets, (next(parts.model.parameters()).data_ptr(), check), parts.model.buffers
+        )
     return Step.started(len(targets), results, getattr(targets, "left_out", 0)), g
 
 
@@ -319,9 +321,14 @@ class CudaGraphs:
 
     seen: Counter[Hashable] = field(default_factory=Counter)
     graphs: dict[Hashable, _Graph] = field(default_factory=dict)
-    pool: Any = None  # the memory that all its graphs share, since only one of them computes at a time
+    # The memory that all its graphs share, since only one of them computes at a time, and the stream on which they are
+    # recorded: blocks that a recording frees are reused only on the same stream.
+    pool: Any = None
+    stream: Any = None
 
-    def __call__(self, work: Passes, inputs: Any, targets: Any, place: Hashable) -> Results:
+    def __call__(
+        self, work: Passes, inputs: Any, targets: Any, place: Hashable, buffers: Callable[[], Iterable[Tensor]]
+    ) -> Results:
         """Compute the results of a minibatch, by replaying a graph if there is one.
 
         Parameters
@@ -330,6 +337,8 @@ class CudaGraphs:
             Starts the forward and backward passes; it must not wait for results of the device.
         place
             What else must be equal for a graph to be valid: the address of the parameters, and how `work` computes.
+        buffers
+            Returns the model's buffers: the passes must change them in place, since a replay runs no Python.
 
         Raises
         ------
@@ -341,7 +350,7 @@ class CudaGraphs:
         if graph is None:
             if not self._due(kind):
                 return work(inputs, targets)
-            graph = self.graphs[kind] = self._capture(work, inputs, targets)
+            graph = self.graphs[kind] = self._capture(work, inputs, targets, buffers)
         for there, here in zip(tensors((graph.inputs, graph.targets)), tensors((inputs, targets)), strict=True):
             there.copy_(here)
         return graph.replay()
@@ -360,13 +369,15 @@ class CudaGraphs:
             )
         return self.seen[kind] > _WARM
 
-    def _capture(self, work: Passes, inputs: Any, targets: Any) -> _Graph:
+    def _capture(self, work: Passes, inputs: Any, targets: Any, buffers: Callable[[], Iterable[Tensor]]) -> _Graph:
         inputs, targets = each_tensor(inputs, torch.clone), each_tensor(targets, torch.clone)
         device = next(tensor.device for tensor in tensors(inputs))
         if self.pool is None and device.type == "cuda":
             self.pool = torch.cuda.graph_pool_handle()
+            self.stream = torch.cuda.Stream(device)
+        before = list(map(id, buffers()))
         try:
-            return _Graph(inputs, targets, capture(lambda: work(inputs, targets), device, self.pool))
+            graph = _Graph(inputs, targets, capture(lambda: work(inputs, targets), device, self.pool, self.stream))
         except torch.OutOfMemoryError as error:
             raise MachineError(
                 f"training.cuda_graph=true: {device} has too little memory to record a minibatch, since a recording "
@@ -377,16 +388,28 @@ class CudaGraphs:
                 f"training.cuda_graph=true: the model or the loss cannot be recorded, most likely because it waits for "
                 f"the GPU (.item(), .cpu(), indexing by a mask): {str(error).splitlines()[0]}; set it to false"
             ) from error
+        if list(map(id, buffers())) != before:
+            raise SettingError(
+                "training.cuda_graph=true: the model puts another tensor in the place of a buffer, which a recording"
+                " cannot repeat; change the buffer in place (copy_, mul_, add_), or set it to false"
+            )
+        return graph
 
 
-def capture(work: Callable[[], Results], device: torch.device, pool: Any = None) -> Callable[[], Results]:
+def capture(
+    work: Callable[[], Results], device: torch.device, pool: Any = None, stream: Any = None
+) -> Callable[[], Results]:
     """Record the operations that `work` starts on this GPU, without running them; the returned function runs them.
 
-    The graph's memory comes from `pool`, or is its own.
+    The graph's memory comes from `pool`, or is its own; it is recorded on `stream`, or on one of its own.
     """
     with torch.cuda.device(device):  # else the stream of another GPU would be recorded, and the graph be empty
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.Stream()):
+        # Other threads, such as one of a DataLoader that pins memory, may go on allocating meanwhile.
+        there = torch.cuda.graph(
+            graph, pool=pool, stream=stream or torch.cuda.Stream(), capture_error_mode="thread_local"
+        )
+        with there:
             results = work()
 
     def replay() -> Results:

@@ -9,7 +9,7 @@ Axes: M minibatches of an epoch.
 import copy
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from itertools import accumulate, zip_longest
 from typing import Any, Literal, Protocol
@@ -95,7 +95,7 @@ class WorkerParts:
     # Type in which the model computes its products (`torch.autocast`); parameters, loss and gradients are float32.
     autocast: torch.dtype | None = None
     # Replays forward and backward passes as CUDA graphs (`speech3.engine.gradient`).
-    cuda_graphs: Callable[[Passes, Any, Any, Hashable], Results] | None = None
+    cuda_graphs: Callable[[Passes, Any, Any, Hashable, Callable[[], Iterable[Tensor]]], Results] | None = None
     # Makes, for a model, the operation that follows each of a worker's own steps; None: there is none.
     proximal: Callable[[nn.Module], Proximal] | None = None
     # Names of modules that stay in evaluation mode during training, such as frozen batch normalisation.

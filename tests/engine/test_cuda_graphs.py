@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,9 @@ class Recordings:
     def __init__(self) -> None:
         self.made = self.replayed = 0
 
-    def __call__(self, work: Callable[[], Results], device: torch.device, pool: Any = None) -> Callable[[], Results]:
+    def __call__(
+        self, work: Callable[[], Results], device: torch.device, pool: Any = None, stream: Any = None
+    ) -> Callable[[], Results]:
         self.made += 1
         kept: list[Results] = []
 
@@ -141,7 +144,7 @@ def test_parameters_in_other_memory_are_recorded_again(recordings: Recordings) -
 
 
 def test_what_cannot_be_recorded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def capture(work: Callable[[], Results], device: torch.device, pool: Any) -> None:
+    def capture(work: Callable[[], Results], *_: Any) -> None:
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(recorded, "capture", capture)
@@ -152,8 +155,38 @@ def test_what_cannot_be_recorded_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         gradient(parts, 1, 3)
 
 
+def test_a_model_that_replaces_a_buffer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay runs no Python, so the buffer would keep the value that it had when the graph was recorded."""
+
+    def capture(work: Callable[[], Results], *_: Any) -> Callable[[], Results]:
+        return partial(lambda results: results, work())
+
+    class Mean(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 3)
+            self.register_buffer("mean", torch.zeros(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
+            return super().forward(x - self.mean)
+
+    monkeypatch.setattr(recorded, "capture", capture)
+    model = Mean()
+    graphs, x = CudaGraphs(), torch.randn(4, 2)
+
+    def passes(inputs: Tensor, targets: Tensor) -> Results:
+        return model(inputs).sum(), ()
+
+    for _ in range(3):
+        graphs(passes, x, x, (), model.buffers)
+    with pytest.raises(
+        SettingError, match=r"puts another tensor in the place of a buffer, .* change the buffer in place"
+    ):
+        graphs(passes, x, x, (), model.buffers)
+
+
 def test_out_of_memory_during_capture_names_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(work: Callable[[], Results], device: torch.device, pool: Any) -> Callable[[], Results]:
+    def full(work: Callable[[], Results], *_: Any) -> Callable[[], Results]:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     monkeypatch.setattr(recorded, "capture", full)
@@ -197,12 +230,16 @@ def test_real_graphs(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(recorded, "capture", Recordings())
     for autocast in (None, torch.bfloat16):
         plain, replayed = (
-            replace(tiny.Build(BATCHES, dropout=0.3, norm=True)(gpu), autocast=autocast, cuda_graphs=cuda_graphs)
+            replace(
+                tiny.Build(Sizes(12, sizes=(16, 16, 9)), dropout=0.3, norm=True)(gpu),
+                autocast=autocast,
+                cuda_graphs=cuda_graphs,
+            )
             for cuda_graphs in (None, CudaGraphs())
         )
         found, expected = (trained_by(OneWorker(parts)) for parts in (replayed, plain))
         torch.testing.assert_close(found["parameters"], expected["parameters"], rtol=1e-4, atol=1e-6)
-        assert replayed.cuda_graphs and len(replayed.cuda_graphs.graphs) == 1
+        assert replayed.cuda_graphs and len(replayed.cuda_graphs.graphs) == 2
 
 
 class _Waits(nn.Linear):

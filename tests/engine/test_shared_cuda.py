@@ -1,5 +1,6 @@
 """Shards on one GPU, which reach the server by CUDA IPC: they train, and whatever kills them, no minibatch is lost."""
 
+import gc
 import math
 import os
 import random
@@ -109,6 +110,20 @@ def test_shards_train(workers: int, config: AsgdConfig, codec: CodecConfig | Non
             done, vector_K = epoch(world, gate, number)
             assert done.restarts == 0 and all(shard.minibatches > 10 for shard in done.shards)
         assert math.isfinite(done.loss_sum) and accuracy(vector_K) > 0.75
+
+
+def test_the_gpus_memory_is_free_when_it_is_closed(gpu: str, tmp_path: Path) -> None:
+    """PyTorch keeps shared memory until every process that opened it has destroyed its tensors."""
+    if gpu == "cpu":
+        pytest.skip("its memory is not PyTorch's")
+    before = torch.cuda.memory_allocated()
+    with opened(AsgdConfig(sync_every=2), tmp_path, gpu, 1) as (world, gate):
+        epoch(world, gate, 1)
+        assert torch.cuda.memory_allocated() > before
+    del world, gate
+    gc.collect()
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == before
 
 
 def test_killed(gpu: str, tmp_path: Path) -> None:

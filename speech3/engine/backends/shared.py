@@ -90,12 +90,18 @@ class ServerAddress:
         return server, [FileLock(path) for path in self.locks]
 
 
-def run_shard_process(worker: int, address: ServerAddress, build: BuildOn, device: str, on_gpu: Any, _: Any) -> None:
-    """The main function: work on each epoch that the coordinator begins, until it exits or says `LEAVE`."""
+def run_shard_process(
+    worker: int, address: ServerAddress, build: BuildOn, device: str, on_gpu: list[Any], _: Any
+) -> None:
+    """The main function: work on each epoch that the coordinator begins, until it exits or says `LEAVE`.
+
+    `on_gpu`: the server's tensors on a GPU, taken out of the list: a forked process never destroys its arguments, so
+    the GPU's memory would stay taken as long as the coordinator lives.
+    """
     coordinator = address.coordinator or os.getppid()
     parts = build(device)
     shard = Shard(parts, address.config, number=worker, workers=address.workers, codec=address.codec)
-    server, locks = address.attach(shard.sgd.parameters, on_gpu)
+    server, locks = address.attach(shard.sgd.parameters, on_gpu.pop())
     _warm_up(server, shard)
     row = server.memory.shards_N[worker]
     orders = _orders(server.memory, row, coordinator)
@@ -431,7 +437,7 @@ class Shared:
             if self.slices is not None:
                 device = device_for("cuda" if on_gpu else "cpu", worker * size + rank)
                 build = Join(build, Group(rank, size), Path(self.meeting) / f"{worker}-{number}")
-            tasks.append(Task(run_shard_process, (worker, address, build, device, on_gpu), device))
+            tasks.append(Task(run_shard_process, (worker, address, build, device, [on_gpu]), device))
         return tasks
 
     def _kill_hung(self) -> None:
