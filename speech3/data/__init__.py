@@ -120,6 +120,8 @@ if TYPE_CHECKING:
         TRN_LINE as TRN_LINE,
         Lines as Lines,
         case_doubts as case_doubts,
+        case_fold as case_fold,
+        case_folded as case_folded,
         has_case_rules as has_case_rules,
         looks_like_ids as looks_like_ids,
         lower_case as lower_case,
@@ -132,6 +134,7 @@ if TYPE_CHECKING:
         read_sentences as read_sentences,
         sentences_of_file as sentences_of_file,
         with_progress as with_progress,
+        words_in_spelling as words_in_spelling,
         words_with_sharp_s as words_with_sharp_s,
     )
     from speech3.data.validation import (

@@ -14,7 +14,7 @@ import re
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -281,6 +281,33 @@ def plain_words(text: str, graphemes: Sequence[str] = (), language: str = "") ->
         words.append("_".join(lower_case(apart.group(), language).split()))
         end = apart.end()
     return " ".join([*words, *_plain(text[end:], listed, language)])
+
+
+def words_in_spelling(
+    text: str, vocabulary: Collection[str], folded: Mapping[str, str], language: str = ""
+) -> list[str]:
+    """The words of a text, in the spelling of a vocabulary where it has them, else as `plain_words`.
+
+    `folded`: the words of the vocabulary by their case-folded forms (`case_folded`).
+    """
+    found: list[str] = []
+    for token in text.split():
+        if token in vocabulary:
+            found.append(token)
+            continue
+        words = plain_words(token, (), language).split()
+        found += [word if word in vocabulary else folded.get(case_fold(word), word) for word in words]
+    return found
+
+
+def case_folded(vocabulary: Collection[str]) -> dict[str, str]:
+    """The words by their case-folded forms; of several with the same form, the first in alphabetical order."""
+    return {case_fold(word): word for word in sorted(vocabulary, reverse=True)}
+
+
+def case_fold(word: str) -> str:
+    """Case-folded, and with one apostrophe in place of its typographic variants."""
+    return word.casefold() if word.isascii() else "".join("'" if c in APOSTROPHES else c for c in word.casefold())
 
 
 def marked_at_edge(text: str) -> list[str]:

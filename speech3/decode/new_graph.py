@@ -5,7 +5,8 @@ Decoding with the graph reads both (`chosen_graph`), so that the words can be al
 spells unseen words (`speech3.decode.grammar`), so does the new one, unless it has a grammar.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from speech3.config import LmConfig
-from speech3.data import MARKS, is_arpabet, sentences_of_file
+from speech3.data import MARKS, case_folded, is_arpabet, sentences_of_file, words_in_spelling
 from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, read_spelling, with_lexicon_of
 from speech3.decode.graph import build_graph, decode_directory
 from speech3.decode.hot_words import parse_hot, read_hot, with_hot_words
@@ -92,7 +93,7 @@ def make_graph(model: Path, out: Path, sources: GraphSources) -> NewGraph:
     if brought:
         own = hmm = with_pronunciations(hmm, brought, str(directory / GRAPH_DIR / GRAPH_LEXICON))
     _check_out(out, directory, sources)
-    language = _language(sources, directory)
+    language = _language(sources, directory, own.lexicon)
     if isinstance(language, ArpaLm):
         _check_pieces(language, sources)
     # Pronunciations: those that are given, then guesses for the other words of the list or grammar.
@@ -166,16 +167,60 @@ def _check_out(out: Path, model: Path, sources: GraphSources) -> None:
         raise OccupiedError(f"{out}: exists and is not an earlier graph; move it, or choose another directory")
 
 
-def _language(sources: GraphSources, model: Path) -> ArpaLm | WordGraph:
+def _language(sources: GraphSources, model: Path, lexicon: Lexicon) -> ArpaLm | WordGraph:
     if sources.grammar:
         return read_jsgf(sources.grammar)
     if sources.sentences:
-        return read_sentences(sources.sentences)
+        return read_sentences(sources.sentences, partial(_in_spelling, lexicon=lexicon))
     if sources.lm:
         return read_checked(sources.lm)
     if sources.text:
-        return estimate_lm(sentences_of_file(sources.text), sources.order or _ORDER, source=str(sources.text))
+        sentences = _in_spelling(sentences_of_file(sources.text), sources.text, lexicon)
+        return estimate_lm(sentences, sources.order or _ORDER, source=str(sources.text))
     return _own_lm(model)
+
+
+def _in_spelling(sentences: Iterable[Sequence[str]], source: Path, lexicon: Lexicon) -> Iterator[list[str]]:
+    """The sentences in the spelling of the model: its words where they differ only in letter case and punctuation.
+
+    Words that it lacks lose punctuation at their edges that none of its words has there, and are in the letter case
+    that all of its words have, if they have one. How many words were changed is said. Word pieces stay as they are.
+    """
+    known = lexicon.by_word
+    if are_pieces(known):
+        yield from map(list, sentences)
+        return
+    folded, case, marks = case_folded([*filter(is_word, known)]), _case_of(known), _foreign_marks(known)
+
+    def spelled(token: str) -> list[str]:
+        words = words_in_spelling(token, known, folded, lexicon.language)
+        if all(word in known for word in words):
+            return words
+        return [case(token.strip(marks))]
+
+    total = changed = 0
+    for sentence in sentences:
+        found = [word for token in sentence for word in spelled(token)]
+        total += len(sentence)
+        changed += sum((Counter(sentence) - Counter(found)).values())
+        yield found
+    if changed:
+        say(f"{source}: {changed:,} of {total:,} words are written as in the lexicon (letter case, punctuation)")
+
+
+def _case_of(words: Iterable[str]) -> Callable[[str], str]:
+    """Changes a word to upper or lower case if all of these words are in it; else leaves it as it is."""
+    cased = [word for word in words if is_word(word) and word.upper() != word.lower()]
+    for changed in (str.upper, str.lower):
+        if cased and all(word == changed(word) for word in cased):
+            return changed
+    return str
+
+
+def _foreign_marks(words: Iterable[str]) -> str:
+    """The marks of punctuation with which none of these words begins or ends."""
+    edges = {edge for word in words for edge in (word[:1], word[-1:])}
+    return "".join(mark for mark in MARKS if mark not in edges)
 
 
 def _own_lm(model: Path) -> ArpaLm:
@@ -256,9 +301,10 @@ def _pronounced(
         why = str(error)
         if isinstance(error, DataError):  # its remedy is for recipes
             why = why.removesuffix(f"; {error.remedy}")
+        other = ", or let espeak-ng guess with --lang CODE" if espeak else ""
         raise error.restated(
-            f"{listed(unknown)}: no pronunciation, and none can be guessed: {why}; pass them with --lexicon FILE"
-            f" (`word phone phone ...`){', or let espeak-ng guess them with --lang CODE' if espeak else ''}"
+            f"{source or language.source}: cannot pronounce {listed(unknown)}: {why}; write `word phone phone ...` into"
+            f" a file and pass it with --lexicon FILE{other}"
         ) from error
     if left := [word for word in named if word in found.unpronounced]:
         reasons = listed(f"{word} {found.unpronounced[word]}" for word in left)
@@ -293,8 +339,7 @@ def _check_spelling(
         if known and all(word == changed(word) for word in known) and any(word != changed(word) for word in right):
             faults.append(f"are in {case} case")
             right = {word: changed(word) for word in right}
-    own = {edge for word in lexicon.by_word for edge in (word[:1], word[-1:])}
-    marks = "".join(mark for mark in MARKS if mark not in own)
+    marks = _foreign_marks(lexicon.by_word)
     if any(word.strip(marks) != word for word in right):
         faults.append("have no punctuation")
         right = {word: new.strip(marks) for word, new in right.items()}
@@ -306,7 +351,7 @@ def _check_spelling(
         pronounce(unknown)
     except Speech3Error as error:
         raise error.restated(f"{told}; {str(error).removeprefix(f'{source}: ')}") from error
-    raise DataError(f"{told}; write {right[wrong[0]] or 'words alone'}")
+    raise DataError(f"{told}; write {listed([right[word] for word in wrong if right[word]]) or 'words alone'}")
 
 
 def _with_added(
@@ -367,7 +412,7 @@ def _with_words(recognizer: Model, graph: Path, words: Sequence[str], source: Pa
             made = make_graph(recognizer.directory, out, GraphSources(lm=graph / LM_FILE, add=added, lexicon=lexicon))
         except Speech3Error as error:
             told = str(error).replace(str(added), str(source))
-            where = " (options of `speech3 graph MODEL OUT --add FILE`)" if "--" in told else ""
+            where = "; `speech3 graph MODEL OUT --add FILE` has these options" if "--" in told else ""
             raise error.restated(told + where) from error
         say(f"{source}: not in the graph, and added to it: {listed(words)}")
         for pron in made.guessed.pronunciations:

@@ -22,7 +22,7 @@ import heapq
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -64,13 +64,18 @@ class WordGraph:
         return list(dict.fromkeys(word for _, word, _, _ in self.arcs))
 
 
-def read_sentences(path: Path) -> WordGraph:
+def read_sentences(
+    path: Path, spelled: Callable[[Iterable[Sequence[str]], Path], Iterable[Sequence[str]]] | None = None
+) -> WordGraph:
     """Read a list of one sentence per line; probabilities are relative frequencies.
+
+    `spelled` changes the words of the sentences.
 
     Raises Speech3Error, with the file: it has no sentence, or contains a symbol that cannot be spoken (`<s>`, with the
     line).
     """
-    found = list(map(tuple, sentences_of_file(path, NOT_WORDS)))
+    sentences: Iterable[Sequence[str]] = sentences_of_file(path, NOT_WORDS)
+    found = list(map(tuple, spelled(sentences, path) if spelled else sentences))
     if not found:
         raise DataError(f"{path}: contains no sentence; write one per line")
     return _prefix_tree(found, str(path))

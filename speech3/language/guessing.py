@@ -478,9 +478,7 @@ def from_spelling(
     spelled = _spelled_words(table)
     if len(spelled) < ENOUGH_PAIRS:
         raise DataError(
-            f"{lexicon}: {counted(len(spelled), 'word')} with letters: too few to learn from them how words"
-            " are pronounced (at"
-            f" least {ENOUGH_PAIRS})"
+            f"{lexicon} has only {counted(len(spelled), 'word')} to learn spelling from, and {ENOUGH_PAIRS} are needed"
         )
     held_out = _held_out(list(spelled))
     model = g2p.learnt({word: table[word] for word in spelled}, held_out, lexicon, kept)

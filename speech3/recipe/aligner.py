@@ -28,7 +28,16 @@ from numpy.typing import ArrayLike
 
 from speech3.config import FeatureConfig, RecipeConfig, load_config, load_preset, shipped
 from speech3.corpora import read_speech
-from speech3.data import APOSTROPHES, MARKS, DataDir, is_datadir, plain_words, without_markup
+from speech3.data import (
+    MARKS,
+    DataDir,
+    case_fold,
+    case_folded,
+    is_datadir,
+    plain_words,
+    without_markup,
+    words_in_spelling,
+)
 from speech3.decode import (
     Recognizer,
     Result,
@@ -126,30 +135,13 @@ class TextRules:
         """The words of a text, in the spelling of the vocabulary where it has them; `folded`: its words by their
         case-folded forms.
         """
-        found: list[str] = []
-        for token in text.split():
-            if token in vocabulary:
-                found.append(token)
-                continue
-            words = plain_words(token, (), self.lang).split()
-            found += [word if word in vocabulary else folded.get(_fold(word), word) for word in words]
-        return found
-
-
-def case_folded(vocabulary: Collection[str]) -> dict[str, str]:
-    """The words by their case-folded forms; of several with the same form, the first in alphabetical order."""
-    return {_fold(word): word for word in sorted(vocabulary, reverse=True)}
-
-
-def _fold(word: str) -> str:
-    """Case-folded, and with one apostrophe in place of its typographic variants."""
-    return word.casefold() if word.isascii() else "".join("'" if c in APOSTROPHES else c for c in word.casefold())
+        return words_in_spelling(text, vocabulary, folded, self.lang)
 
 
 def as_written(words: Iterable[str], text: str) -> list[str]:
     """Write a lexicon's words in the letter case of the transcript that they come from, in whose order they are."""
     tokens, found = [token.strip(MARKS) for token in text.split()], list(words)
-    matcher = SequenceMatcher(None, [*map(_fold, tokens)], [*map(_fold, found)], autojunk=False)
+    matcher = SequenceMatcher(None, [*map(case_fold, tokens)], [*map(case_fold, found)], autojunk=False)
     for token, word, size in matcher.get_matching_blocks():
         found[word : word + size] = tokens[token : token + size]
     return found

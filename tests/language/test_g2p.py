@@ -222,7 +222,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     model.write_text("text")
     bad: tuple[tuple[list[str | Path], str], ...] = (
         (["train", tmp_path / "none.txt", tmp_path / "new"], r"none\.txt: no such lexicon"),
-        (["train", lexicon, tmp_path / "new"], r"lexicon\.txt: 1 word: too few"),
+        (["train", lexicon, tmp_path / "new"], r"lexicon\.txt has only 1 word"),
         (["apply", model, "a"], r"model\.g2p: not a safetensors file"),
         (["apply", tmp_path / "none.g2p", "a"], r"none\.g2p: no such file"),
     )

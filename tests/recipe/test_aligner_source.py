@@ -20,10 +20,11 @@ import soundfile
 
 import speech3 as package
 from speech3.corpora.tiers import read_elan, read_textgrid
+from speech3.data import case_folded
 from speech3.errors import SettingError, Speech3Error
 from speech3.hmm.alignment.times import Segment, read_ctm, write_textgrid
 from speech3.language import espeak
-from speech3.recipe.aligner import TextRules, as_written, case_folded
+from speech3.recipe.aligner import TextRules, as_written
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 RATE_HZ = 8000
