@@ -32,7 +32,7 @@ from speech3.data.paths import (
 )
 from speech3.data.resampling import LARGEST_FLOAT, can_resample, checked_rate, is_rate, resample as change_rate
 from speech3.errors import DataError, MissingError, SettingError
-from speech3.runtime import atomic_path, foreign_content
+from speech3.runtime import atomic_path, foreign_content, say
 
 _WINDOW_S = 0.02
 _SILENT_DB = 40.0  # a channel that is quieter than the loudest by more than this has no sound of its own
@@ -51,6 +51,7 @@ _SILENCE = 2.0**-16  # half a step of 16 bits
 # From the lowest to the highest sample. With a quarter of it, rounding makes peaks of whole recordings look cut off;
 # digits of 40 steps, rounded to 16 bits, had 26 % errors, for 7 as loud as they were recorded.
 _QUIET = 2.0**-9  # 64 steps
+_JUMP = 2.0**-12  # 8 steps; a tone whose top is flat for three samples rises by less than 4 before it
 CLIPPED = 0.005  # share of the samples that are cut off; less is hardly heard
 _MP3_SLACK = 528  # samples: encoders disagree on the decoder's delay; a lost frame makes a difference of 529 or more
 
@@ -266,7 +267,8 @@ def is_quiet(wave_S: np.ndarray) -> bool:
 def clipped_share(wave_S: np.ndarray) -> float:
     """The fraction of samples that are cut off: three or more in a row, equal, at the largest or smallest value.
 
-    None are in a quiet recording, where that may be rounding.
+    None are in a quiet recording, where that may be rounding. The tops of low tones are flat as well, but the wave
+    arrives there slowly; where it is cut off, it jumps to the largest value, or away from it.
     """
     if len(wave_S) < 3 or is_quiet(wave_S):
         return 0.0
@@ -276,7 +278,43 @@ def clipped_share(wave_S: np.ndarray) -> float:
     flat_S = np.zeros(len(wave_S), bool)
     for shift in range(3):
         flat_S[shift : shift + len(inner_S)] |= inner_S
-    return float(flat_S.mean())
+    begin_R, end_R = np.flatnonzero(np.diff(flat_S, prepend=False, append=False)).reshape(-1, 2).T
+    jump_S = np.abs(np.diff(wave_S, prepend=wave_S[:1], append=wave_S[-1:]))  # to each sample, and after the last
+    cut_R = np.maximum(jump_S[begin_R], jump_S[end_R]) > _JUMP
+    return float((end_R - begin_R)[cut_R].sum() / len(wave_S))
+
+
+class ClippingListener:
+    """Says, once, that a recording is clipped: it is examined ten seconds at a time, as its samples are added."""
+
+    def __init__(self, name: str, rate_hz: int) -> None:
+        self._name, self._rate_hz = name, rate_hz
+        self._waiting: list[np.ndarray] = []
+        self._begin_s = 0.0
+        self._said = False
+
+    def add(self, wave_S: np.ndarray) -> None:
+        """Listen to the next samples, of any number."""
+        if self._said:
+            return
+        self._waiting.append(wave_S)
+        if sum(map(len, self._waiting)) >= _HEARD_AT_ONCE_S * self._rate_hz:
+            self._judge()
+
+    def end(self) -> None:
+        """Listen to the rest."""
+        if not self._said and (self._begin_s == 0 or sum(map(len, self._waiting)) >= self._rate_hz):
+            self._judge()
+
+    def _judge(self) -> None:
+        wave_S = np.concatenate([np.zeros(0, np.float32), *self._waiting])
+        end_s = self._begin_s + len(wave_S) / self._rate_hz
+        if (share := clipped_share(wave_S)) > CLIPPED:
+            self._said = True
+            where = f" from {self._begin_s:.0f} to {end_s:.0f} s" if self._begin_s else ""
+            cut = f"clipped{where} ({share:.1%} of the samples are cut off)"
+            say(f"{self._name}: {cut}; record at a lower level: expect more errors")
+        self._waiting, self._begin_s = [], end_s
 
 
 def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:

@@ -40,7 +40,7 @@ from speech3.features import finish_features, only_background, silent_frames, st
 from speech3.hmm import Hmm, Segment, applied, phone_segments
 from speech3.runtime import progress, say
 
-_BLOCK_S = 10.0  # how much of a long recording is read at once, and is examined for clipping
+_BLOCK_S = 10.0  # how much of a long recording is read at once
 _ADAPT_S = 300.0  # how much of a speaker is enough to adapt to: more changes little, and must fit in memory
 
 
@@ -245,15 +245,18 @@ def _transcribed(recognizer: TrainedModel, using: TrainedModel, path: Path, name
     warn_of_rate(name, about.sample_rate_hz, recognizer.features.sample_frequency or 0)
     if about.claim:
         say(f"{name}: {about.claim}; the audio in the file is recognised")
-    _say_clipped(name, next(audio.read_blocks(path, _BLOCK_S), np.zeros(0, np.float32)))
+    clipping = audio.ClippingListener(name, about.sample_rate_hz)
     if about.channels > 1 and (why := audio.channel_mix(path).why):
         say(f"{name}: has {about.channels} channels: {why}")
     if about.duration_s <= LONG_S:
+        for block_S in audio.read_blocks(path, _BLOCK_S):  # at its own rate: resampling hides what was cut off
+            clipping.add(block_S)
+        clipping.end()
         wave_S, rate_hz = _whole(recognizer, path)
         _say_quiet(name, wave_S)
         found = _recognised(using, name, wave_S, rate_hz, wanted)
     else:
-        blocks = audio.read_blocks(path, _BLOCK_S)
+        blocks = _heard(audio.read_blocks(path, _BLOCK_S), clipping)
         parts, rate_hz = _parts(recognizer, blocks, about.sample_rate_hz)
         shown = progress(parts, int(about.duration_s), name, place=lambda cut: (int(cut.begin_s), ""))
         found = _long(using, name, shown, rate_hz, wanted)
@@ -261,9 +264,11 @@ def _transcribed(recognizer: TrainedModel, using: TrainedModel, path: Path, name
     return Transcription(name, text, found.words, about.duration_s, found.phones, found.nbest, found.lattices)
 
 
-def _say_clipped(name: str, wave_S: np.ndarray) -> None:
-    if (share := audio.clipped_share(wave_S)) > audio.CLIPPED:
-        say(f"{name}: clipped ({share:.1%} of the samples are cut off); record at a lower level: expect more errors")
+def _heard(blocks: Iterable[np.ndarray], clipping: audio.ClippingListener) -> Iterator[np.ndarray]:
+    for block_S in blocks:
+        clipping.add(block_S)
+        yield block_S
+    clipping.end()
 
 
 def _say_quiet(name: str, wave_S: np.ndarray) -> None:
@@ -348,7 +353,10 @@ def transcribe_samples(
     _refuse_given(recognizer, name)
     if not len(wave_S):
         raise DataError("there are no samples: an empty recording cannot be recognised")
-    _say_clipped(name, wave_S[: round(_BLOCK_S * rate_hz)])
+    clipping, block = audio.ClippingListener(name, rate_hz), round(_BLOCK_S * rate_hz)
+    for start in range(0, len(wave_S), block):
+        clipping.add(wave_S[start : start + block])
+    clipping.end()
     wanted = Wanted(times=isinstance(recognizer.outputs, Hmm))
     if len(wave_S) > LONG_S * rate_hz:
         cuts, rate_hz = _parts(recognizer, [wave_S], rate_hz)

@@ -93,6 +93,7 @@ class Stream:
         self._model_hz = model_hz = features.sample_frequency or self.rate_hz
         self._scores = OnlineScores(recognizer, model_hz, speaker, known)
         self._resampler = OnlineResampler(self.rate_hz, model_hz)
+        self._clipping = audio.ClippingListener("stream", self.rate_hz)
         self._block = round(BLOCK_FRAMES * features.frame_shift / 1000 * model_hz)  # samples
         self._waiting_S = np.zeros(0, np.float32)  # samples of the block that is not complete yet
         self._segment = _Segment(self._scores.recognizer, pauses or Pauses())
@@ -120,6 +121,7 @@ class Stream:
             raise DataError("this stream was finished; begin another one with Recognizer.stream")
         wave_S = checked_samples(samples)
         self._samples += len(wave_S)
+        self._clipping.add(wave_S)
         self._take(self._resampler.accept(wave_S))
         return self._segment.shown if self._heard else ""
 
@@ -132,6 +134,7 @@ class Stream:
         """End the recording; return all segments that `ended` has not returned yet, as one result."""
         if not self._finished:
             self._finished = True
+            self._clipping.end()
             self._take(self._resampler.finish())
             self._listen(self._waiting_S)
             for scores_TP in self._scores.finish(self._waiting_S):

@@ -41,6 +41,12 @@ def test_the_share_of_clipped_samples() -> None:
     noise_S = np.random.default_rng(0).normal(0, 0.1, 16000)
     assert audio.clipped_share(noise_S) == 0.0 == audio.clipped_share(np.zeros(100)) == audio.clipped_share(np.zeros(2))
     assert audio.clipped_share((0.3 * noise_S).round(4)) < 0.005
+    # The tops of low tones are flat, too: hum in 16 bits is not clipped, unless it is.
+    for hertz in (50, 60, 150):
+        for peak in (0.005, 0.02, 0.07, 0.3):
+            hum_S = np.round(peak * 2**15 * np.sin(2 * np.pi * hertz * time_S)) / 2**15
+            assert audio.clipped_share(hum_S) == 0.0, (hertz, peak)
+    assert audio.clipped_share(np.clip(np.sin(2 * np.pi * 50 * time_S), -0.5, 0.5)) > 0.5
 
 
 def test_clipped_and_narrow_recordings_are_said(
@@ -53,9 +59,22 @@ def test_clipped_and_narrow_recordings_are_said(
     recognizer = Recognizer.load(model)
     list(transcribe(recognizer, [tmp_path / f"{name}.wav" for name in ("loud", "half", "good")]))
     recognizer.transcribe((8 * wave_S).clip(-1, 1), RATE_HZ)
+    stream = Stream(recognizer, RATE_HZ)
+    for piece_S in np.split((8 * wave_S).clip(-1, 1), range(100, len(wave_S), 100)):
+        stream.accept(piece_S)
+    stream.finish()
     said = " ".join(capsys.readouterr().err.split())
-    assert "loud.wav: clipped" in said and "samples: clipped" in said
+    assert "loud.wav: clipped (" in said and "samples: clipped (" in said and said.count("stream: clipped (") == 1
     assert f"half.wav: {RATE_HZ // 2} Hz" in said and "good.wav" not in said
+
+
+def test_all_of_a_recording_is_examined(capsys: pytest.CaptureFixture[str]) -> None:
+    listener, tone_S = audio.ClippingListener("late", 100), np.tile([0.1, 0.9, 0.9, 0.9, -0.2], 250)
+    for wave_S in (0.1 * np.random.default_rng(1).normal(size=1500), tone_S, tone_S):
+        listener.add(wave_S)
+    listener.end()
+    said = "late: clipped from 15 to 28 s (60.0% of the samples are cut off); record at a lower level"
+    assert capsys.readouterr().err == f"{said}: expect more errors\n"
 
 
 def test_a_quiet_recording_is_not_called_clipped(
