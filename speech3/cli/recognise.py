@@ -162,7 +162,7 @@ def transcribe(
         results = transcribe(recognizer, files, **wanted, names=names, failed=failed)
         write_results(results, show, recognizer, textgrid, lattice)
     if failed:
-        several = f"{len(failed)} of {len(files)} recordings were not recognised:\n  " if len(files) > 1 else ""
+        several = f"could not recognise {len(failed)} of {len(files)} recordings:\n  " if len(files) > 1 else ""
         told = failed if rate is not None else list(map(with_raw_samples, failed))
         raise failed[0].restated(several + "\n  ".join(map(str, told)))
 

@@ -387,12 +387,12 @@ def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float
         raise AudioError("unreadable audio", name, f"cannot be read ({error.strerror})", "make it readable") from error
     # What is wrong with the file before any decoder reads it: empty, cut short, or no audio.
     if not head:
-        raise AudioError("empty audio", name, "is empty (0 bytes)", "get the file again, or remove the utterance")
+        raise AudioError("empty audio", name, "is empty (0 bytes)", "get the file again, or leave it out")
     if head.startswith((b"\0\5\x16\7", b"\0\5\x16\0")):
         problem = "is what macOS leaves beside a file (AppleDouble); it has no sound"
         raise AudioError("unreadable audio", name, problem, "pass the file itself, without ._ before its name")
     if found.missing_s >= END_TOLERANCE_S:
-        raise AudioError("truncated audio", name, found.problem, "get the file again, or remove the utterance")
+        raise AudioError("truncated audio", name, found.problem, "get the file again, or leave it out")
     if b"shorten" in head and head.startswith(b"NIST_1A"):
         remedy = "use sph2pipe in wav.scp: `utterance sph2pipe -f wav FILE |`"
     what, what_to_do = foreign_content(head)
@@ -417,7 +417,7 @@ def _opened(name: str, source: Path | bytes) -> tuple[soundfile.SoundFile, float
         return sound, found.missing_s, found.claim or ("" if sound.format in _EXAMINED else unknown)
     sound.close()
     if sound.frames == 0:
-        raise AudioError("empty audio", name, "contains no samples", "get the file again, or remove the utterance")
+        raise AudioError("empty audio", name, "contains no samples", "get the file again, or leave it out")
     raise AudioError("unreadable audio", name, "has no length in its header", remedy)
 
 
@@ -486,7 +486,7 @@ def _undecodable(name: str, error: Exception) -> AudioError:
 
 
 def _cut_short(name: str, problem: str) -> AudioError:
-    return AudioError("truncated audio", name, problem, "get the file again, or remove the utterance")
+    return AudioError("truncated audio", name, problem, "get the file again, or leave it out")
 
 
 @dataclass

@@ -354,8 +354,11 @@ class _Reader:
         if self.tables["wav.scp"]:
             where, problem = f"{self.path}/wav.scp", "is empty"
         elif not any(self.tables.values()):
-            problem = "the data directory has no wav.scp, text or utt2spk, and no recordings"
-            remedy = "write them (https://kaldi-asr.org/doc/data_prep.html)"
+            problem = "has neither recordings (wav, flac, mp3, ...) nor wav.scp, text and utt2spk"
+            remedy = (
+                "pass a folder of recordings with transcripts of their names beside them, or a Kaldi data directory"
+                " (https://kaldi-asr.org/doc/data_prep.html)"
+            )
             if any(file.suffix.lower() in _SOUND for file in paths.files_below(self.path)):
                 problem = "is a folder of recordings, but this command reads Kaldi data directories"
                 remedy = (

@@ -58,6 +58,9 @@ def save_standard_input(path: Path, rate_hz: int | None = None) -> None:
                     f"--rate {rate_hz}: standard input is a sound file, which has its sample rate; omit --rate"
                 )
             while block:
+                if len(block) % 2:  # only the last one can be
+                    say("standard input: ends in the middle of a sample; 1 byte was left out")
+                    block = block[:-1]
                 out.writeframesraw(block)
                 block = data.read(_BLOCK)
     if path.stat().st_size <= (0 if rate_hz is None else 44):

@@ -204,10 +204,8 @@ def _finish(
     unpronounced = {
         word: reasons.get(word) or "has a phone that does not occur in train" for word in kept if word not in pronounced
     }
-    if replaced:
-        shown = ", ".join(f"{phone} as {' '.join(like) or 'nothing'}" for phone, like in sorted(replaced.items()))
-        what = "letters" if spelling else "phones"
-        say(f"  {what} with fewer than {_MIN_OCCURRENCES} occurrences in train are treated as others: {shown}")
+    what = "letters" if spelling else "phones"
+    _say_replaced(f"{what} with fewer than {_MIN_OCCURRENCES} occurrences in train", dict(sorted(replaced.items())))
     trained = Counter[str]()
     for word, variants in pronounced.items():
         trained.update({phone: counts.get(word, 0) for phones in variants for phone in phones})
@@ -223,7 +221,7 @@ def _finish(
             pronounce(new),
             replaced,
             trained,
-            "that train lacks are treated as others",
+            "that train lacks",
             letters=spelling is not None,
         ),
     )
@@ -241,6 +239,14 @@ def _say_lacking(table: PronunciationTable, counts: Mapping[str, int], what: str
         say(f"  {what} of the text that train lacks (record words with them): {shown}")
 
 
+def _say_replaced(which: str, like: Mapping[str, Phones]) -> None:
+    """Say which phones are treated as others, and which have no similar one, so that words with them are left out."""
+    if shown := ", ".join(f"{phone} as {' '.join(others)}" for phone, others in like.items() if others):
+        say(f"  {which} are treated as others: {shown}")
+    if alone := [phone for phone, others in like.items() if not others]:
+        say(f"  {which}, with no similar one, so that words with them have no pronunciation: {', '.join(alone)}")
+
+
 def _in_phones_of_train(
     table: PronunciationTable,
     replaced: Mapping[str, Phones],
@@ -251,15 +257,12 @@ def _in_phones_of_train(
 ) -> PronunciationTable:
     """Replace phones that train lacks by similar ones, like rare ones; words that have no such phone are left out.
 
-    `why`: completes the note of what was replaced, "phones ...".
+    `why`: completes the note of what was replaced, "phones that ...".
     """
     strange = {phone for variants in table.values() for phones in variants for phone in phones}
     strange -= trained.keys() | replaced.keys()
     like = (near_letters if letters else stand_ins)(sorted(strange), trained)
-    if like:
-        shown = ", ".join(f"{phone} as {' '.join(found) or 'nothing'}" for phone, found in like.items())
-        what = "letters" if letters else "phones"
-        say(f"  {what} {why}: {shown}")
+    _say_replaced(f"{'letters' if letters else 'phones'} {why}", like)
     known: dict[str, Phones] = {phone: (phone,) for phone in trained}
     known |= {**replaced, **like}
     result: PronunciationTable = {}
@@ -398,10 +401,10 @@ def _converted(
         said, reasons = _heard(words, voice)
         trained = Counter(phone for word in spelled for phones in table[word] for phone in phones)
         heard = {word: variants for word, variants in said.items() if variants}
-        found = _in_phones_of_train(heard, {}, trained, f"that {lexicon.name} lacks are treated as others")
+        found = _in_phones_of_train(heard, {}, trained, "that the lexicon lacks")
         for word in heard.keys() - found.keys():
             lacking = sorted({phone for phone in heard[word][0] if not stand_ins([phone], trained)[phone]})
-            reasons[word] = f"has {' '.join(lacking)}, and {lexicon.name} has no such phone"
+            reasons[word] = f"has {' '.join(lacking)}, which no word of the lexicon has"
         return found, reasons, f"by espeak-ng ({lang}), whose phones they are"
     # From the lexicon's own words, by n-grams of graphones.
     taught = [word for word in sorted(table) if not _BRACKETED.fullmatch(word)]

@@ -92,7 +92,8 @@ def _in_phones_of(lexicon: Lexicon, new: tuple[Pronunciation, ...], source: str)
     new = _marked(new, lexicon)
     for pron in new:
         if strange := [phone for phone in pron.phones if phone not in lexicon.phone_ids]:
-            known = ", ".join(dict.fromkeys(lexicon.base_phone(phone) for phone in lexicon.phones))
+            sounds = (phone for phone in lexicon.phones if phone not in lexicon.silence_phones)
+            known = ", ".join(dict.fromkeys(map(lexicon.base_phone, sounds)))
             raise MismatchError(
                 f"{source}: {pron.word}: {lexicon.base_phone(strange[0])} is not a phone of the model; use its phones:"
                 f" {known}"
