@@ -194,7 +194,7 @@ def test_fix_leaves_its_source_alone(make, tmp_path):
 def test_empty_directory(tmp_path, program):
     (tmp_path / "empty").mkdir()
     done = program("validate", tmp_path / "empty")
-    assert done.exit_code == 1 and "the data directory has no wav.scp" in done.stdout
+    assert done.exit_code == 1 and "has neither recordings" in done.stdout
 
 
 def test_features_without_audio(make, tmp_path):
