@@ -283,7 +283,8 @@ def spread_over(recognizer: TrainedModel, found: Hypothesis, start_s: float, end
         for begin, end, unit, value in zip(edges[:-1], edges[1:], found.units, values, strict=True)
     ]
     mark = recognizer.graph.mark
-    return [_calibrated(word, recognizer) for word in (join_segments(segments, mark) if mark else segments)]
+    joined = join_segments(segments, mark) if mark else segments
+    return [_calibrated(word, recognizer, timed=False) for word in joined]
 
 
 def times_in(
@@ -300,25 +301,31 @@ def times_in(
     return {key: [_calibrated(word, recognizer) for word in found] for key, found in times.items()}
 
 
-def _calibrated(word: Segment, recognizer: TrainedModel) -> Segment:
-    """The word with its calibrated confidence; `<unk>` if that is below the recogniser's `min_confidence`.
+def _calibrated(word: Segment, recognizer: TrainedModel, *, timed: bool = True) -> Segment:
+    """The word with its calibrated confidence; `<unk>` if that is too low, or its length is not that of the word.
 
     It is not left out: that something was said there may matter, as in a command that lacks a word.
     """
     if word.confidence is None:
         return word
-    confidence = recognizer.settings.calibrated(word.confidence)
-    return replace(word, confidence=confidence, label=UNKNOWN if confidence < recognizer.min_confidence else word.label)
+    confidence, lengths = recognizer.settings.calibrated(word.confidence), recognizer.settings.lengths
+    believed = confidence >= recognizer.min_confidence and (not timed or lengths is None or lengths.fits(word))
+    return replace(word, confidence=confidence, label=word.label if believed else UNKNOWN)
 
 
-def without_doubtful(recognizer: TrainedModel, found: Hypothesis) -> Hypothesis:
-    """The hypothesis with `<unk>` in place of words of low confidence; its units are unchanged."""
+def without_doubtful(recognizer: TrainedModel, found: Hypothesis, timed: Sequence[Segment] | None = None) -> Hypothesis:
+    """The hypothesis with `<unk>` in place of words of low confidence; its units are unchanged.
+
+    `timed`: its words with their times (`times_in`), if they are known: then their lengths are judged, too.
+    """
+    if timed is not None:
+        return replace(found, words=tuple(word.label for word in timed))
     if not (recognizer.min_confidence and found.confidences):
         return found
     pieces = [Segment(0.0, 0.0, unit, each) for unit, each in zip(found.units, found.confidences, strict=True)]
     mark = recognizer.graph.mark
     words = join_segments(pieces, mark) if mark else pieces
-    return replace(found, words=tuple(_calibrated(word, recognizer).label for word in words))
+    return replace(found, words=tuple(_calibrated(word, recognizer, timed=False).label for word in words))
 
 
 def write_hypotheses(path: Path, decoding: Decoding) -> None:
@@ -354,5 +361,10 @@ def write_decoding(
     if isinstance(recognizer.outputs, PdfsOnly):
         say(f"no word times (hyp.ctm): the model cannot align: {recognizer.outputs.why}")
         return joined
-    write_ctm(out / "hyp.ctm", parts.joined_times(aligned_words(recognizer, feats, decoding, jobs, waves)[0]))
+    times, _ = aligned_words(recognizer, feats, decoding, jobs, waves)
+    if recognizer.settings.lengths:
+        judged = (without_doubtful(recognizer, each, times.get(each.utterance)) for each in decoding.hypotheses)
+        joined = parts.joined(replace(decoding, hypotheses=tuple(judged)))
+        write_hypotheses(out / "hyp.txt", joined)
+    write_ctm(out / "hyp.ctm", parts.joined_times(times))
     return joined

@@ -465,20 +465,23 @@ def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz
     feats = {name: feats_TF}
     paths: Sequence[Alternative] = ()
     lattice: WordLattice | None = None
+    # To judge the lengths of words takes their times.
+    judged = recognizer.settings.lengths is not None and isinstance(recognizer.outputs, Hmm)
     if recognizer.nbest or wanted.lattices:
         best, lattice, paths = decode_one(recognizer, name, feats[name], recognizer.nbest)
         decoding = Decoding((best,), {})
     else:
-        decoding = recognizer.decode(feats, confidences=wanted.times or recognizer.min_confidence > 0)
+        decoding = recognizer.decode(feats, confidences=wanted.times or judged or recognizer.min_confidence > 0)
     if len(paths) < recognizer.nbest:
         say(f"{name}: has {counted(len(paths), 'word sequence')} within the lattice beam, not {recognizer.nbest}")
     words, phones = [], []
-    if wanted.times:
+    timed: Sequence[Segment] | None = None
+    if wanted.times or judged:
         times, alignments = aligned_words(recognizer, feats, decoding, waves={name: (wave_S, rate_hz)})
-        words = times.get(name, [])
-        if name in alignments:
+        timed, words = times.get(name), times.get(name, []) if wanted.times else []
+        if wanted.times and name in alignments:
             phones = phone_segments(alignments[name], recognizer.hmm.lexicon, recognizer.clock)
-    spelled = without_doubtful(recognizer, decoding.hypotheses[0]).words
+    spelled = without_doubtful(recognizer, decoding.hypotheses[0], timed).words
     return _Found(spelled, words, phones, paths, {name: lattice} if lattice else {})
 
 

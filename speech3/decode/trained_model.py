@@ -34,6 +34,7 @@ from speech3.config import DecodeConfig, FeatureConfig, parse, read_yaml
 from speech3.decode.grammar import FILLER_COSTS, with_lexicon_of
 from speech3.decode.graph import DecodingGraph, decode_directory, load_graph
 from speech3.decode.search import Decoding, Setting, decode
+from speech3.decode.word_lengths import WordLengths, lengths_of
 from speech3.errors import (
     MOST_UNALIGNED,
     DataError,
@@ -183,6 +184,7 @@ class DecodeSettings:
     max_active: int
     confidence: Calibration | None = None  # maps posteriors to confidences; None: the confidences are the posteriors
     filler_cost: float = FILLER_COSTS[-1]  # added to the cost of each filler (`speech3.decode.grammar`)
+    lengths: WordLengths | None = None  # words of other lengths are not believed; None: their lengths are not judged
 
     def __post_init__(self) -> None:
         numbers = self.acoustic_scale, self.word_penalty, self.filler_cost
@@ -215,8 +217,10 @@ def load_settings(directory: Path | str, model: Path | str | None = None) -> Dec
             " directory that it was not trained on"
         )
     try:
-        values = read_json(path)
-        return DecodeSettings(**{**values, "confidence": calibration_of(values.get("confidence"))})
+        values = {**read_json(path)}
+        values["confidence"] = calibration_of(values.get("confidence"))
+        values["lengths"] = lengths_of(values.get("lengths"))
+        return DecodeSettings(**values)
     except TypeError as error:
         raise MismatchError(
             f"{path}: has keys of another version of speech3, or impossible values; write it again with speech3 tune"

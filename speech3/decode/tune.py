@@ -25,11 +25,13 @@ from speech3.decode.apply import features_for, say_skipped
 from speech3.decode.beam_search import Lattice, best_words
 from speech3.decode.grammar import FILLER_COSTS, FILLER_OFF, join_confidences
 from speech3.decode.graph import DecodingGraph
-from speech3.decode.search import Hypothesis, Scores, Setting, confidences_in, decode, lattices, words_in
+from speech3.decode.output import aligned_words
+from speech3.decode.search import Decoding, Hypothesis, Scores, Setting, confidences_in, decode, lattices, words_in
 from speech3.decode.speaker_passes import passes_before_last, say_speakers, speaker_model
 from speech3.decode.trained_model import Calibration, DecodeSettings, TrainedModel, log_odds
+from speech3.decode.word_lengths import WordLengths, learn_lengths
 from speech3.errors import DataError, counted, listed
-from speech3.hmm import ADAPTED, PASSES
+from speech3.hmm import ADAPTED, PASSES, Hmm, Segment
 from speech3.io import DECODE_FILE, TUNING_FILE, ComputedMapping
 from speech3.language import is_word
 from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
@@ -173,11 +175,12 @@ def tune(
 
 @dataclass(frozen=True)
 class FillerTuning:
-    """The cost of fillers chosen on dev, the words found with it, and their calibration."""
+    """The cost of fillers chosen on dev, the words found with it and their calibration, and the hypotheses."""
 
     cost: float
     words: Mapping[str, tuple[str, ...]]
     calibration: Calibration
+    hypotheses: tuple[Hypothesis, ...] = ()
 
 
 def tune_filler(
@@ -220,7 +223,9 @@ def tune_filler(
             chosen = _lowest_without_loss(in_dev, rate, found.best.error_rate)
         if chosen is None:
             return FillerTuning(FILLER_OFF, found.words, found.calibration)
-        return FillerTuning(chosen.cost, chosen.words, _calibrated(chosen.graph, chosen.found, references, setting[0]))
+        calibration = _calibrated(chosen.graph, chosen.found, references, setting[0])
+        said = tuple(each[0] for key in chosen.words if (each := chosen.found[key]))
+        return FillerTuning(chosen.cost, chosen.words, calibration, said)
 
 
 @dataclass(frozen=True)
@@ -405,21 +410,46 @@ def tune_recognizer(
     )
     # The cost of fillers, which were off; then the words of the utterances that were not drawn.
     best, setting, filler_cost = found.best, (found.best.acoustic_scale, found.best.word_penalty), FILLER_OFF
+    hypotheses: tuple[Hypothesis, ...] = ()
     if graph.has_filler:
         part = {key: said[key] for key in chosen}
         silent = recognizer.scores(negatives), len(negatives)
         filler = tune_filler(graph, scores(chosen), part, config, found, jobs, error_rate, silent)
         found = replace(found, words=filler.words, calibration=filler.calibration)
         graph, filler_cost = graph.with_filler_cost(filler.cost), filler.cost
+        hypotheses = filler.hypotheses
     if rest:
         quick = config.model_copy(update={"max_active": config.tuning_max_active})
         shown = progress(scores(rest), len(rest), "rest of dev")
-        words = decode(graph, shown, quick, *setting, jobs, tolerant=True).words
-        found = replace(found, words={**found.words, **words})
+        others = decode(graph, shown, quick, *setting, jobs, tolerant=True)
+        hypotheses += others.hypotheses
+        found = replace(found, words={**found.words, **others.words})
         best = replace(best, error_rate=error_rate_of(said, found.words, error_rate))
-    DecodeSettings(*setting, config.beam, config.max_active, found.calibration, filler_cost).save(recognizer.directory)
+    # With negatives, the lengths of words, too; words of other lengths do not count in the error rate.
+    lengths: WordLengths | None = None
+    if negatives and isinstance(recognizer.outputs, Hmm):
+        times, _ = aligned_words(recognizer, feats, Decoding(hypotheses, {}), jobs)
+        if lengths := _learn_lengths(times, said):
+            fitting = {key: tuple(word.label for word in each if lengths.fits(word)) for key, each in times.items()}
+            words = {key: tuple(filter(is_word, fitting.get(key, each))) for key, each in found.words.items()}
+            found = replace(found, words=words)
+            best = replace(best, error_rate=error_rate_of(said, words, error_rate))
+    tuned = DecodeSettings(*setting, config.beam, config.max_active, found.calibration, filler_cost, lengths)
+    tuned.save(recognizer.directory)
     recognizer.read_settings_again()
     return replace(found, best=best)
+
+
+def _learn_lengths(
+    times: Mapping[str, Sequence[Segment]], references: Mapping[str, Sequence[str]]
+) -> WordLengths | None:
+    """The lengths of the words that were recognised correctly."""
+    found: list[Segment] = []
+    for key, words in times.items():
+        spoken = [word for word in words if is_word(word.label)]
+        correct = correct_words(references[key], [word.label for word in spoken])
+        found += [word for word, right in zip(spoken, correct, strict=True) if right]
+    return learn_lengths(found)
 
 
 @dataclass(frozen=True, eq=False)

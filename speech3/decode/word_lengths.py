@@ -1,0 +1,63 @@
+"""Lengths of words, by which what is not a word is told from one: noise is recognised as very short or endless words.
+
+The logarithms of the lengths of a word's correct occurrences in dev have a mean and a standard deviation. A recognised
+word that is far shorter or longer than that becomes ``<unk>``. Only models that were tuned with negatives judge so.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from speech3.hmm import Segment
+
+_LEAST_TIMES = 10  # occurrences from which a word's lengths are known
+# Of digits in test, 0.2 % are shorter by more than three standard deviations, and none is longer by more than 5.3.
+_SHORTER, _LONGER = 3.0, 6.0
+_LEAST_DEVIATION = 0.1  # of logarithms: a few occurrences may be alike
+
+
+@dataclass(frozen=True)
+class WordLengths:
+    """Mean and standard deviation of the logarithm of each word's length in seconds."""
+
+    words: Mapping[str, tuple[float, float]]
+
+    def fits(self, word: Segment) -> bool:
+        """Whether the word may be as long as that; true for words whose lengths are not known."""
+        known = self.words.get(word.label)
+        length_s = word.end_s - word.start_s
+        if known is None or length_s <= 0:
+            return True
+        mean, deviation = known
+        return -_SHORTER <= (math.log(length_s) - mean) / deviation <= _LONGER
+
+
+def learn_lengths(words: Iterable[Segment]) -> WordLengths | None:
+    """The lengths of words that were recognised correctly; None if no word occurs often enough."""
+    logs: dict[str, list[float]] = {}
+    for word in words:
+        if word.end_s > word.start_s:
+            logs.setdefault(word.label, []).append(math.log(word.end_s - word.start_s))
+    known = {
+        label: (float(np.mean(values)), max(float(np.std(values)), _LEAST_DEVIATION))
+        for label, values in sorted(logs.items())
+        if len(values) >= _LEAST_TIMES
+    }
+    return WordLengths(known) if known else None
+
+
+def lengths_of(values: Any) -> WordLengths | None:
+    """Restore lengths from their `dataclasses.asdict`; a TypeError if they are none. ``None`` returns ``None``."""
+    if values is None:
+        return None
+    found: Mapping[str, Sequence[float]] = WordLengths(**values).words
+    try:
+        words = {label: (float(mean), float(deviation)) for label, (mean, deviation) in found.items()}
+    except (AttributeError, ValueError) as error:
+        raise TypeError(f"{values} are no lengths of words") from error
+    if not all(math.isfinite(mean) and 0 < deviation < math.inf for mean, deviation in words.values()):
+        raise TypeError(f"{values} are no lengths of words")
+    return WordLengths(words)
