@@ -126,5 +126,6 @@ if TYPE_CHECKING:
         tune_passes as tune_passes,
         tune_recognizer as tune_recognizer,
     )
+    from speech3.decode.word_lengths import WordLengths as WordLengths, learn_lengths as learn_lengths
 else:
     __getattr__ = door(__file__)

@@ -10,7 +10,7 @@ Axes: T frames, P pdfs, W words.
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,10 +28,10 @@ from speech3.decode.graph import DecodingGraph
 from speech3.decode.output import aligned_words
 from speech3.decode.search import Decoding, Hypothesis, Scores, Setting, confidences_in, decode, lattices, words_in
 from speech3.decode.speaker_passes import passes_before_last, say_speakers, speaker_model
-from speech3.decode.trained_model import Calibration, DecodeSettings, TrainedModel, log_odds
-from speech3.decode.word_lengths import WordLengths, learn_lengths
-from speech3.errors import DataError, counted, listed
-from speech3.hmm import ADAPTED, PASSES, Hmm, Segment
+from speech3.decode.trained_model import Calibration, DecodeSettings, TrainedModel, load_settings, log_odds
+from speech3.decode.word_lengths import WordLengths
+from speech3.errors import DataError, Speech3Error, counted, listed
+from speech3.hmm import ADAPTED, PASSES, Hmm
 from speech3.io import DECODE_FILE, TUNING_FILE, ComputedMapping
 from speech3.language import is_word
 from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
@@ -386,12 +386,14 @@ def tune_recognizer(
     jobs: int = 1,
     error_rate: ErrorRate = jiwer.wer,
     negatives: Mapping[str, np.ndarray] = MappingProxyType({}),
+    lengths: WordLengths | None = None,
 ) -> Tuning:
     """Pick the acoustic scale and word penalty on a dev set and write them to the model's decode.json.
 
     The cost of fillers, if the graph has them, and a calibration of the words' posteriors are written with them. The
     grid is searched on ``config.tuning_minutes`` of the dev set, but the error rate returned is that of the whole set.
-    `negatives` are features of sounds without words, for the cost and the calibration (`tune_filler`).
+    `negatives` are features of sounds without words, for the cost and the calibration (`tune_filler`). `lengths` are
+    written, too; if None, those of an earlier decode.json stay. Words that do not have them count as not recognised.
     """
     graph = recognizer.tuning_graph.with_filler_cost(FILLER_OFF)
     shift_s = recognizer.features.frame_shift / 1000
@@ -425,31 +427,24 @@ def tune_recognizer(
         hypotheses += others.hypotheses
         found = replace(found, words={**found.words, **others.words})
         best = replace(best, error_rate=error_rate_of(said, found.words, error_rate))
-    # With negatives, the lengths of words, too; words of other lengths do not count in the error rate.
-    lengths: WordLengths | None = None
-    if negatives and isinstance(recognizer.outputs, Hmm):
+    # Words of other lengths than they have are not recognised.
+    lengths = lengths or _earlier_lengths(recognizer.directory)
+    if lengths and isinstance(recognizer.outputs, Hmm):
         times, _ = aligned_words(recognizer, feats, Decoding(hypotheses, {}), jobs)
-        if lengths := _learn_lengths(times, said):
-            fitting = {key: tuple(word.label for word in each if lengths.fits(word)) for key, each in times.items()}
-            words = {key: tuple(filter(is_word, fitting.get(key, each))) for key, each in found.words.items()}
-            found = replace(found, words=words)
-            best = replace(best, error_rate=error_rate_of(said, words, error_rate))
+        fitting = {key: tuple(word.label for word in each if lengths.fits(word)) for key, each in times.items()}
+        words = {key: tuple(filter(is_word, fitting.get(key, each))) for key, each in found.words.items()}
+        found = replace(found, words=words)
+        best = replace(best, error_rate=error_rate_of(said, words, error_rate))
     tuned = DecodeSettings(*setting, config.beam, config.max_active, found.calibration, filler_cost, lengths)
     tuned.save(recognizer.directory)
     recognizer.read_settings_again()
     return replace(found, best=best)
 
 
-def _learn_lengths(
-    times: Mapping[str, Sequence[Segment]], references: Mapping[str, Sequence[str]]
-) -> WordLengths | None:
-    """The lengths of the words that were recognised correctly."""
-    found: list[Segment] = []
-    for key, words in times.items():
-        spoken = [word for word in words if is_word(word.label)]
-        correct = correct_words(references[key], [word.label for word in spoken])
-        found += [word for word, right in zip(spoken, correct, strict=True) if right]
-    return learn_lengths(found)
+def _earlier_lengths(directory: Path) -> WordLengths | None:
+    with suppress(Speech3Error):  # none, or damaged: it is written again
+        return load_settings(directory).lengths
+    return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """Lengths of words, by which what is not a word is told from one: noise is recognised as very short or endless words.
 
-The logarithms of the lengths of a word's correct occurrences in dev have a mean and a standard deviation. A recognised
-word that is far shorter or longer than that becomes ``<unk>``. Only models that were tuned with negatives judge so.
+The logarithms of the lengths that a word has in training have a mean and a standard deviation. A recognised word that
+is far shorter or longer than that becomes ``<unk>``. Recipes with negatives learn the lengths; other models judge none.
 """
 
 import math
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from speech3.hmm import Segment
+from speech3.language import is_word
 
 _LEAST_TIMES = 10  # occurrences from which a word's lengths are known
-# Of digits in test, 0.2 % are shorter by more than three standard deviations, and none is longer by more than 5.3.
+# In standard deviations. Of the recognised digits in test, 0.3 % are shorter, and none is longer by more than 5.3.
 _SHORTER, _LONGER = 3.0, 6.0
 _LEAST_DEVIATION = 0.1  # of logarithms: a few occurrences may be alike
 
@@ -36,10 +37,10 @@ class WordLengths:
 
 
 def learn_lengths(words: Iterable[Segment]) -> WordLengths | None:
-    """The lengths of words that were recognised correctly; None if no word occurs often enough."""
+    """The lengths of words in alignments; None if no word occurs often enough."""
     logs: dict[str, list[float]] = {}
     for word in words:
-        if word.end_s > word.start_s:
+        if is_word(word.label) and word.end_s > word.start_s:
             logs.setdefault(word.label, []).append(math.log(word.end_s - word.start_s))
     known = {
         label: (float(np.mean(values)), max(float(np.std(values)), _LEAST_DEVIATION))

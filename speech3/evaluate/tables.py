@@ -227,6 +227,6 @@ def write_scores(model: Path, name: str, result: Score) -> None:
     tuned = (model / DECODE_FILE).exists()
     settings = asdict(load_settings(model)) if tuned else {}
     steps = f" (text normalised by {', '.join(result.normalize)})" if result.normalize else ""
-    shown = {key.replace("_", " "): value for key, value in settings.items() if key != "confidence"}
+    shown = {key.replace("_", " "): value for key, value in settings.items() if isinstance(value, float | int)}
     rates = (result.wer, result.wer_ci95, result.cer, result.cer_ci95)
     write_card(model, [Scored(f"{name}{steps}", len(result.utterances), result.words.length, *rates, shown)])

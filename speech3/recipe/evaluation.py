@@ -24,8 +24,10 @@ from speech3.decode import (
     TrainedModel,
     Tuning,
     WantedResults,
+    WordLengths,
     decode_latticed,
     error_rate_of,
+    learn_lengths,
     load_recognizer,
     open_lattices,
     rescore,
@@ -243,6 +245,12 @@ def _silent(e: Experiment, system: str) -> frozenset[str]:
     return silent_in(e.features(e.recipe.hmm.features if preset == SAT else preset, "test"))
 
 
+def _word_lengths(e: Experiment) -> WordLengths | None:
+    """The lengths of the words of train, from its alignment; None if that has no words."""
+    aligned = e.alignment(e.bootstrap, e.train) / "words.ctm"
+    return learn_lengths(word for track in read_ctm(aligned).values() for word in track) if aligned.exists() else None
+
+
 # Corpora with a reference alignment: which pairs of phones count as one, and which boundaries it does not mark.
 BOUNDARIES: dict[str, tuple[Callable[[str, str], bool], ...]] = {
     "digits": (digits.one_vowel, digits.unmarked_boundary),
@@ -277,7 +285,8 @@ def decode_system(e: Experiment, system: str) -> None:
         negatives = e.feats(system, NEGATIVES) if e.recipe.negatives and not on_sat(system) else {}
         if e.recipe.negatives and not negatives:
             say("  fillers and confidences are tuned on dev alone: negatives have no features adapted to speakers")
-        found = tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric), negatives)
+        lengths = _word_lengths(e) if negatives else None
+        found = tune_recognizer(recognizer, dev, references, config, e.jobs, error_rate(metric), negatives, lengths)
     best = found.best
     setting = f"acoustic scale {best.acoustic_scale:g}, penalty {best.word_penalty:g}"
     say(f"  dev {metric} {100 * best.error_rate:.2f} % at {setting}")

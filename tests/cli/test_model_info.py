@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from speech3.cli.inspect import model_info
 from speech3.cli.measure import Format, score as score_command
+from speech3.decode import WordLengths, load_settings
 from speech3.errors import MissingError
 
 
@@ -49,6 +51,8 @@ def test_no_model(experiment: Path, speech3) -> None:
 
 def test_scores_on_the_card(experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(experiment / "dnn", tmp_path / "dnn")
+    known = WordLengths({"ONE": (-1.0, 0.2)})  # too many for a card
+    replace(load_settings(tmp_path / "dnn"), lengths=known).save(tmp_path / "dnn")
     files = experiment / "data" / "test" / "text", experiment / "decode" / "dnn" / "test" / "hyp.txt"
     options = {"utt2spk": None, "text_format": Format.auto, "details": None, "against": None, "as_json": True}
     score_command(*files, normalize="lower", card=tmp_path / "dnn", **options)
