@@ -139,6 +139,11 @@ def score(
                 f"--format {text_format}: lattices have utterance ids; pass the reference as Kaldi text and leave this"
                 " out"
             )
+        if is_folder(given):
+            raise SettingError(
+                f"{given}: a folder's transcripts are compared as plain words, but a lattice has its model's words;"
+                " pass the reference as Kaldi text, spelt as these"
+            )
         from speech3.decode import oracle_texts
 
         others = [path for path in paths[1:] if path.suffix != ".ark"]

@@ -71,9 +71,10 @@ def transcribe(
     each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`, times in seconds.
 
     With `--nbest N` there is a line for each word sequence, `RANK COST TEXT`, where the cost is a negative natural
-    logarithm; with `--json` they are in `nbest`, as `decode --nbest` writes them. The TextGrids have the names and the
-    times of the recordings, and tiers of words and phones. `ffmpeg -i talk.m4a -f wav - | speech3 transcribe MODEL -`
-    reads a sound file from standard input. Of several files, those that cannot be read are named at the end.
+    logarithm (neither confidences nor lengths of words are judged there); with `--json` they are in `nbest`, as `decode
+    --nbest` writes them. The TextGrids have the names and the times of the recordings, and tiers of words and phones.
+    `ffmpeg -i talk.m4a -f wav - | speech3 transcribe MODEL -` reads a sound file from standard input. Of several files,
+    those that cannot be read are named at the end.
 
     `arecord -t raw -f S16_LE -c 1 -r 16000 | speech3 transcribe --stream exp/digits/dnn - --rate 16000`
 
@@ -282,7 +283,7 @@ def rescore(
 
     `speech3 rescore exp/new my_lm:log_probs exp/new_rescored --weight 0.5`
     """
-    from speech3.decode import RescoreOptions, check_lattices, open_lattices, rescore, write_times
+    from speech3.decode import RescoreOptions, check_lattices, judges_lengths, open_lattices, rescore, write_times
     from speech3.evaluate import read_text
     from speech3.io import A_DATADIR
     from speech3.runtime import available_jobs, check_output
@@ -296,7 +297,7 @@ def rescore(
     directory = open_lattices(decoded)
     options = RescoreOptions(1.0 if weight is None else weight, references, nbest or 0, old, ctm)
     outcome = rescore(directory, lm, out, options)
-    if ctm:
+    if ctm or judges_lengths(directory):
         write_times(directory, out, outcome.decoding, jobs or available_jobs())
     for tried, rate in outcome.rates.items():
         print(f"weight {tried:g}: WER {100 * rate:.2f} %")

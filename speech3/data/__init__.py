@@ -133,6 +133,7 @@ if TYPE_CHECKING:
         read_lines as read_lines,
         read_sentences as read_sentences,
         sentences_of_file as sentences_of_file,
+        upper_case as upper_case,
         with_progress as with_progress,
         words_in_spelling as words_in_spelling,
         words_with_sharp_s as words_with_sharp_s,

@@ -278,8 +278,12 @@ def clipped_share(wave_S: np.ndarray) -> float:
     flat_S = np.zeros(len(wave_S), bool)
     for shift in range(3):
         flat_S[shift : shift + len(inner_S)] |= inner_S
-    begin_R, end_R = np.flatnonzero(np.diff(flat_S, prepend=False, append=False)).reshape(-1, 2).T
-    jump_S = np.abs(np.diff(wave_S, prepend=wave_S[:1], append=wave_S[-1:]))  # to each sample, and after the last
+    # Runs of such samples, at the top or at the bottom, and the jumps to their first sample and from their last.
+    level_S = np.concatenate([[0], np.where(flat_S, at_S, 0), [0]])
+    edge_E = np.flatnonzero(np.diff(level_S))  # from each edge to the next, the level is the same
+    begin_R, end_R = edge_E[:-1], edge_E[1:]
+    begin_R, end_R = begin_R[level_S[edge_E[:-1] + 1] != 0], end_R[level_S[edge_E[:-1] + 1] != 0]
+    jump_S = np.abs(np.diff(wave_S, prepend=wave_S[:1], append=wave_S[-1:]))
     cut_R = np.maximum(jump_S[begin_R], jump_S[end_R]) > _JUMP
     return float((end_R - begin_R)[cut_R].sum() / len(wave_S))
 
@@ -290,6 +294,7 @@ class ClippingListener:
     def __init__(self, name: str, rate_hz: int) -> None:
         self._name, self._rate_hz = name, rate_hz
         self._waiting: list[np.ndarray] = []
+        self._count = 0  # of the samples that wait
         self._begin_s = 0.0
         self._said = False
 
@@ -298,12 +303,13 @@ class ClippingListener:
         if self._said:
             return
         self._waiting.append(wave_S)
-        if sum(map(len, self._waiting)) >= _HEARD_AT_ONCE_S * self._rate_hz:
+        self._count += len(wave_S)
+        if self._count >= _HEARD_AT_ONCE_S * self._rate_hz:
             self._judge()
 
     def end(self) -> None:
-        """Listen to the rest."""
-        if not self._said and (self._begin_s == 0 or sum(map(len, self._waiting)) >= self._rate_hz):
+        """Listen to the rest, unless it is less than a second of a longer recording, too little to judge by."""
+        if not self._said and (self._begin_s == 0 or self._count >= self._rate_hz):
             self._judge()
 
     def _judge(self) -> None:
@@ -314,7 +320,7 @@ class ClippingListener:
             where = f" from {self._begin_s:.0f} to {end_s:.0f} s" if self._begin_s else ""
             cut = f"clipped{where} ({share:.1%} of the samples are cut off)"
             say(f"{self._name}: {cut}; record at a lower level: expect more errors")
-        self._waiting, self._begin_s = [], end_s
+        self._waiting, self._count, self._begin_s = [], 0, end_s
 
 
 def write_wav(path: Path, samples_S: np.ndarray, sample_rate_hz: int) -> None:

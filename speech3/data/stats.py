@@ -230,7 +230,8 @@ def _describe_missing(oov: OutOfVocabulary) -> list[str]:
         lines.append(f"{'':<12}{shown}{more}")
     if oov.other_case:
         lines.append(
-            f"{'':<12}{oov.other_case:,} of these {oov.distinct:,} are in it in another letter case; write both alike"
+            f"{'':<12}the lexicon has {oov.other_case:,} of these {oov.distinct:,} in another letter case; write them"
+            " the same way in both"
         )
     return lines
 

@@ -167,6 +167,12 @@ def lower_case(text: str, language: str = "", spellings: Mapping[str, str] | Non
     return unicodedata.normalize("NFC", text)
 
 
+def upper_case(text: str, language: str = "") -> str:
+    """A text in upper case, composed (NFC); `language` as for `lower_case`."""
+    dotted = text.replace("i", "İ") if _code(language) in _DOTLESS else text
+    return unicodedata.normalize("NFC", dotted.upper())
+
+
 def normalize_text(text: str, steps: Sequence[str], lower: Callable[[str], str] = lower_case) -> str:
     """Apply `steps` in their order and join the words with single spaces.
 

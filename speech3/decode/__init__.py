@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     )
     from speech3.decode.rescoring import (
         RescoreOptions as RescoreOptions,
+        judges_lengths as judges_lengths,
         rescore as rescore,
         write_times as write_times,
     )

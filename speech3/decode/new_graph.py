@@ -6,15 +6,24 @@ spells unseen words (`speech3.decode.grammar`), so does the new one, unless it h
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from speech3.config import LmConfig
-from speech3.data import MARKS, case_folded, is_arpabet, sentences_of_file, words_in_spelling
+from speech3.data import (
+    MARKS,
+    case_folded,
+    is_arpabet,
+    lower_case,
+    sentences_of_file,
+    upper_case,
+    words_in_spelling,
+)
 from speech3.decode.grammar import GRAPH_LEXICON, are_pieces, from_word_graph, read_spelling, with_lexicon_of
 from speech3.decode.graph import build_graph, decode_directory
 from speech3.decode.hot_words import parse_hot, read_hot, with_hot_words
@@ -170,27 +179,34 @@ def _check_out(out: Path, model: Path, sources: GraphSources) -> None:
 def _language(sources: GraphSources, model: Path, lexicon: Lexicon) -> ArpaLm | WordGraph:
     if sources.grammar:
         return read_jsgf(sources.grammar)
+    more = {pron.word for pron in read_lexicon(sources.lexicon).pronunciations} if sources.lexicon else set()
     if sources.sentences:
-        return read_sentences(sources.sentences, partial(_in_spelling, lexicon=lexicon))
+        return read_sentences(sources.sentences, partial(_in_spelling, lexicon=lexicon, more=more))
     if sources.lm:
         return read_checked(sources.lm)
     if sources.text:
-        sentences = _in_spelling(sentences_of_file(sources.text), sources.text, lexicon)
-        return estimate_lm(sentences, sources.order or _ORDER, source=str(sources.text))
+        sentences = _in_spelling(sentences_of_file(sources.text), sources.text, lexicon, more)
+        if (first := next(sentences, None)) is None:
+            raise DataError(f"{sources.text}: contains no words; write one sentence per line")
+        return estimate_lm(chain([first], sentences), sources.order or _ORDER, source=str(sources.text))
     return _own_lm(model)
 
 
-def _in_spelling(sentences: Iterable[Sequence[str]], source: Path, lexicon: Lexicon) -> Iterator[list[str]]:
+def _in_spelling(
+    sentences: Iterable[Sequence[str]], source: Path, lexicon: Lexicon, more: Collection[str]
+) -> Iterator[list[str]]:
     """The sentences in the spelling of the model: its words where they differ only in letter case and punctuation.
 
     Words that it lacks lose punctuation at their edges that none of its words has there, and are in the letter case
-    that all of its words have, if they have one. How many words were changed is said. Word pieces stay as they are.
+    that all of its words have, if they have one. How many words were changed is said. Sentences of punctuation alone
+    are left out, and word pieces stay as they are. `more`: further words with their spelling.
     """
-    known = lexicon.by_word
+    known = {*lexicon.by_word, *more}
     if are_pieces(known):
         yield from map(list, sentences)
         return
-    folded, case, marks = case_folded([*filter(is_word, known)]), _case_of(known), _foreign_marks(known)
+    folded, marks = case_folded([*filter(is_word, known)]), _foreign_marks(lexicon.by_word)
+    case = _case_of(lexicon.by_word, lexicon.language)
 
     def spelled(token: str) -> list[str]:
         words = words_in_spelling(token, known, folded, lexicon.language)
@@ -203,15 +219,16 @@ def _in_spelling(sentences: Iterable[Sequence[str]], source: Path, lexicon: Lexi
         found = [word for token in sentence for word in spelled(token)]
         total += len(sentence)
         changed += sum((Counter(sentence) - Counter(found)).values())
-        yield found
+        if found:
+            yield found
     if changed:
-        say(f"{source}: {changed:,} of {total:,} words are written as in the lexicon (letter case, punctuation)")
+        say(f"{source}: {changed:,} of {total:,} words were changed to the model's spelling (letter case, punctuation)")
 
 
-def _case_of(words: Iterable[str]) -> Callable[[str], str]:
+def _case_of(words: Iterable[str], language: str) -> Callable[[str], str]:
     """Changes a word to upper or lower case if all of these words are in it; else leaves it as it is."""
     cased = [word for word in words if is_word(word) and word.upper() != word.lower()]
-    for changed in (str.upper, str.lower):
+    for changed in (partial(upper_case, language=language), partial(lower_case, language=language)):
         if cased and all(word == changed(word) for word in cased):
             return changed
     return str
@@ -335,7 +352,8 @@ def _check_spelling(
     """
     right, faults = {word: word for word in words if is_word(word)}, []
     known = [word for word in lexicon.by_word if is_word(word) and word.upper() != word.lower()]
-    for case, changed in (("upper", str.upper), ("lower", str.lower)):
+    cases = {"upper": upper_case, "lower": lower_case}
+    for case, changed in ((name, partial(change, language=lexicon.language)) for name, change in cases.items()):
         if known and all(word == changed(word) for word in known) and any(word != changed(word) for word in right):
             faults.append(f"are in {case} case")
             right = {word: changed(word) for word in right}

@@ -242,11 +242,13 @@ def aligned_words(
     decoding: Decoding,
     jobs: int = 1,
     waves: Mapping[str, Wave] | None = None,
+    *,
+    judge: bool = True,
 ) -> tuple[dict[str, list[Segment]], Mapping[str, Alignment]]:
     """Times and, if known, confidences of the decoded words, found by aligning them with the same acoustic model.
 
     Times are more exact where the waveform is in `waves` (`speech3.hmm.alignment.boundaries`). The alignments of the
-    utterances that could be aligned are returned, too.
+    utterances that could be aligned are returned, too. `judge` as for `times_in`.
 
     The path through the graph gives no exact word boundaries, because determinisation and weight pushing move the word
     labels; Kaldi realigns lattices for the same reason (lattice-align-words). The words of an utterance that cannot be
@@ -258,7 +260,7 @@ def aligned_words(
     alignments, bad = recognizer.align(
         ComputedMapping(texts, feats.__getitem__), texts, jobs, strict=False, waves=waves
     )
-    times = times_in(recognizer, alignments, decoding)
+    times = times_in(recognizer, alignments, decoding, judge=judge)
     for found in decoding.hypotheses:
         if found.units and found.utterance not in times:
             end_s = len(feats[found.utterance]) * recognizer.clock.shift_s
@@ -283,14 +285,16 @@ def spread_over(recognizer: TrainedModel, found: Hypothesis, start_s: float, end
         for begin, end, unit, value in zip(edges[:-1], edges[1:], found.units, values, strict=True)
     ]
     mark = recognizer.graph.mark
-    joined = join_segments(segments, mark) if mark else segments
-    return [_calibrated(word, recognizer, timed=False) for word in joined]
+    return [_calibrated(word, recognizer) for word in (join_segments(segments, mark) if mark else segments)]
 
 
 def times_in(
-    recognizer: TrainedModel, alignments: Mapping[str, Alignment], decoding: Decoding
+    recognizer: TrainedModel, alignments: Mapping[str, Alignment], decoding: Decoding, *, judge: bool = True
 ) -> dict[str, list[Segment]]:
-    """Times and confidences of the decoded words in alignments with their units."""
+    """Times and confidences of the decoded words in alignments with their units.
+
+    `judge`: whether a word whose length is not that of the word becomes ``<unk>`` (`WordLengths`).
+    """
     said = {h.utterance: h for h in decoding.hypotheses}
     times = {
         key: word_segments(found, said[key].units, recognizer.clock, words_W=said[key].confidences)
@@ -298,19 +302,24 @@ def times_in(
     }
     if mark := recognizer.graph.mark:
         times = {key: join_segments(found, mark) for key, found in times.items()}
+    known = recognizer.settings.lengths if judge else None
+    if known:
+        times = {
+            key: [word if known.fits(word) else replace(word, label=UNKNOWN) for word in found]
+            for key, found in times.items()
+        }
     return {key: [_calibrated(word, recognizer) for word in found] for key, found in times.items()}
 
 
-def _calibrated(word: Segment, recognizer: TrainedModel, *, timed: bool = True) -> Segment:
-    """The word with its calibrated confidence; `<unk>` if that is too low, or its length is not that of the word.
+def _calibrated(word: Segment, recognizer: TrainedModel) -> Segment:
+    """The word with its calibrated confidence; `<unk>` if that is below the recogniser's `min_confidence`.
 
     It is not left out: that something was said there may matter, as in a command that lacks a word.
     """
     if word.confidence is None:
         return word
-    confidence, lengths = recognizer.settings.calibrated(word.confidence), recognizer.settings.lengths
-    believed = confidence >= recognizer.min_confidence and (not timed or lengths is None or lengths.fits(word))
-    return replace(word, confidence=confidence, label=word.label if believed else UNKNOWN)
+    confidence = recognizer.settings.calibrated(word.confidence)
+    return replace(word, confidence=confidence, label=UNKNOWN if confidence < recognizer.min_confidence else word.label)
 
 
 def without_doubtful(recognizer: TrainedModel, found: Hypothesis, timed: Sequence[Segment] | None = None) -> Hypothesis:
@@ -325,7 +334,7 @@ def without_doubtful(recognizer: TrainedModel, found: Hypothesis, timed: Sequenc
     pieces = [Segment(0.0, 0.0, unit, each) for unit, each in zip(found.units, found.confidences, strict=True)]
     mark = recognizer.graph.mark
     words = join_segments(pieces, mark) if mark else pieces
-    return replace(found, words=tuple(_calibrated(word, recognizer, timed=False).label for word in words))
+    return replace(found, words=tuple(_calibrated(word, recognizer).label for word in words))
 
 
 def write_hypotheses(path: Path, decoding: Decoding) -> None:

@@ -10,6 +10,7 @@ Axes: W words of the symbol table.
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -48,7 +49,7 @@ from speech3.decode.output import write_decoding, write_hypotheses
 from speech3.decode.recognizer import load_recognizer
 from speech3.decode.search import Decoding, Hypothesis, small_enough
 from speech3.decode.speaker_passes import SPK2UTT, speaker_model, with_known
-from speech3.decode.trained_model import Alternative, TrainedModel
+from speech3.decode.trained_model import Alternative, TrainedModel, load_settings
 from speech3.decode.tune import ErrorRate, check_references, error_rate_of
 from speech3.errors import (
     DataError,
@@ -366,6 +367,13 @@ def load_function(name: str) -> SentenceScorer:
     if not callable(found):
         raise SettingError(f"{name}: the module {module} has no function {attribute}")
     return found
+
+
+def judges_lengths(directory: LatticeDir) -> bool:
+    """Whether the model that decoded judges the lengths of words, so that the text depends on the words' times."""
+    with suppress(Speech3Error):  # the model was moved, which matters only for times
+        return load_settings(directory.about.model).lengths is not None
+    return False
 
 
 def write_times(directory: LatticeDir, out: Path, decoding: Decoding, jobs: int) -> None:

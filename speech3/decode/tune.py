@@ -1,4 +1,4 @@
-"""Tuning of acoustic scale, word penalty and confidences on the dev set, never on test; `decode.json` keeps them.
+"""Tuning of scale, word penalty, cost of fillers and confidences on dev, never on test; `decode.json` keeps them.
 
 Confidences are calibrated to probabilities that words are correct by a linear function of the log odds of their
 posteriors (Platt 1999; Yu et al. 2011). Posteriors in a lattice are too high: the acoustic scores of neighbouring
@@ -420,8 +420,8 @@ def tune_recognizer(
         found = replace(found, words=filler.words, calibration=filler.calibration)
         graph, filler_cost = graph.with_filler_cost(filler.cost), filler.cost
         hypotheses = filler.hypotheses
+    quick = config.model_copy(update={"max_active": config.tuning_max_active})
     if rest:
-        quick = config.model_copy(update={"max_active": config.tuning_max_active})
         shown = progress(scores(rest), len(rest), "rest of dev")
         others = decode(graph, shown, quick, *setting, jobs, tolerant=True)
         hypotheses += others.hypotheses
@@ -430,8 +430,11 @@ def tune_recognizer(
     # Words of other lengths than they have are not recognised.
     lengths = lengths or _earlier_lengths(recognizer.directory)
     if lengths and isinstance(recognizer.outputs, Hmm):
-        times, _ = aligned_words(recognizer, feats, Decoding(hypotheses, {}), jobs)
-        fitting = {key: tuple(word.label for word in each if lengths.fits(word)) for key, each in times.items()}
+        if lacking := sorted(found.words.keys() - {each.utterance for each in hypotheses}):
+            again = decode(graph, scores(lacking), quick, *setting, jobs, tolerant=True)
+            hypotheses += again.hypotheses
+        times, aligned = aligned_words(recognizer, feats, Decoding(hypotheses, {}), jobs, judge=False)
+        fitting = {key: tuple(word.label for word in times[key] if lengths.fits(word)) for key in aligned}
         words = {key: tuple(filter(is_word, fitting.get(key, each))) for key, each in found.words.items()}
         found = replace(found, words=words)
         best = replace(best, error_rate=error_rate_of(said, words, error_rate))

@@ -375,7 +375,7 @@ class CudaGraphs:
         if self.pool is None and device.type == "cuda":
             self.pool = torch.cuda.graph_pool_handle()
             self.stream = torch.cuda.Stream(device)
-        before = list(map(id, buffers()))
+        before = list(buffers())  # the tensors, since a tensor that is freed may leave its identity to the next
         try:
             graph = _Graph(inputs, targets, capture(lambda: work(inputs, targets), device, self.pool, self.stream))
         except torch.OutOfMemoryError as error:
@@ -388,7 +388,8 @@ class CudaGraphs:
                 f"training.cuda_graph=true: the model or the loss cannot be recorded, most likely because it waits for "
                 f"the GPU (.item(), .cpu(), indexing by a mask): {str(error).splitlines()[0]}; set it to false"
             ) from error
-        if list(map(id, buffers())) != before:
+        after = list(buffers())
+        if len(after) != len(before) or any(a is not b for a, b in zip(before, after, strict=True)):
             raise SettingError(
                 "training.cuda_graph=true: the model puts another tensor in the place of a buffer, which a recording"
                 " cannot repeat; change the buffer in place (copy_, mul_, add_), or set it to false"

@@ -9,7 +9,7 @@ from pathlib import Path
 import jiwer
 
 from speech3.data import normalize_text
-from speech3.errors import counted, listed
+from speech3.errors import listed
 from speech3.evaluate.wer import ErrorCounts, Metric, PairedTest, Reliability, Score, Utterance
 from speech3.io import CARD_FILE, DECODE_FILE
 from speech3.runtime import check_output, to_one_form, write_text
@@ -151,9 +151,11 @@ def _same_to_a_reader(score: Score) -> list[str]:
     if not alike:
         return []
     ref, hyp, _ = alike[0]
-    number = counted(sum(times for *_, times in alike), "substitution")
+    number = sum(times for *_, times in alike)
+    differ = "substitution differs" if number == 1 else "substitutions differ"
     return [
-        f"{number} only by Unicode's compatibility forms, as {ref} and {hyp}; --normalize nfkc makes such words equal"
+        f"{number:,} {differ} only in Unicode's compatibility forms, as {ref} and {hyp}; --normalize nfkc makes such"
+        " words equal"
     ]
 
 

@@ -380,7 +380,7 @@ def train(table: Table, source: str, order: int = ORDER) -> G2p:
     """
     if len(table) < LEAST_WORDS:
         raise DataError(
-            f"{source} has only {counted(len(table), 'word')} to learn spelling from, and {LEAST_WORDS} are needed"
+            f"{source} has only {counted(len(table), 'word')} to learn pronunciation from, and {LEAST_WORDS} are needed"
         )
     pairs = [(letters(word, silent=True), phones) for word, variants in sorted(table.items()) for phones in variants]
     left, right = (tuple(sorted({symbol for pair in pairs for symbol in pair[side]})) for side in (0, 1))

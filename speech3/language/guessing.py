@@ -481,7 +481,8 @@ def from_spelling(
     spelled = _spelled_words(table)
     if len(spelled) < ENOUGH_PAIRS:
         raise DataError(
-            f"{lexicon} has only {counted(len(spelled), 'word')} to learn spelling from, and {ENOUGH_PAIRS} are needed"
+            f"{lexicon} has only {counted(len(spelled), 'word')} with letters to learn pronunciation from,"
+            f" and {ENOUGH_PAIRS} are needed"
         )
     held_out = _held_out(list(spelled))
     model = g2p.learnt({word: table[word] for word in spelled}, held_out, lexicon, kept)

@@ -169,7 +169,7 @@ def in_vocabulary(data: DataDir, rules: TextRules, vocabulary: Collection[str]) 
         changed += sum((Counter(before) - Counter(words)).values())
         utterances[key] = replace(utterance, text=" ".join(words) or None)
     if changed:
-        say(f"  {changed:,} of {total:,} words are written as in the lexicon (letter case, punctuation)")
+        say(f"  {changed:,} of {total:,} words were changed to the lexicon's spelling (letter case, punctuation)")
     return replace(data, utterances=utterances)
 
 

@@ -229,7 +229,7 @@ def rescore_system(e: Experiment, system: str) -> None:
     best, before = found.rates[found.weight], found.rates[0.0]
     say(f"  dev {metric} {100 * best:.2f} % at weight {found.weight:g}, {100 * before:.2f} % without it")
     test = rescore(open_lattices(lattices["test"]), lm, out / RESCORED, RescoreOptions(found.weight))
-    write_hypotheses(out / RESCORED / "hyp.txt", without_words(test.decoding, _silent(e, system)))
+    _write_text(out / RESCORED, recognizer, feats, without_words(test.decoding, _silent(e, system)), e.jobs)
 
 
 def _last_pass(e: Experiment, system: str, split: str) -> tuple[TrainedModel, Mapping[str, np.ndarray]]:
@@ -309,7 +309,17 @@ def decode_system(e: Experiment, system: str) -> None:
         say("  decoding again with our own language model")
         again = recognizer.decode(test, e.jobs, recognizer.read_graph(e.own_graph(system)))
         _tell_failed(again)
-        write_hypotheses(out / OWN / "hyp.txt", without_words(again, silent))
+        _write_text(out / OWN, recognizer, test, without_words(again, silent), e.jobs)
+
+
+def _write_text(
+    out: Path, recognizer: TrainedModel, feats: Mapping[str, np.ndarray], decoding: Decoding, jobs: int
+) -> None:
+    """Write ``hyp.txt``; if the recogniser judges the lengths of words, with their times."""
+    if recognizer.settings.lengths:
+        write_decoding(out, recognizer, feats, decoding, jobs)
+    else:
+        write_hypotheses(out / "hyp.txt", decoding)
 
 
 def _second_rate(found: Tuning, references: Mapping[str, Sequence[str]], metric: Metric) -> dict[str, float]:

@@ -88,7 +88,7 @@ def test_validate_stats_and_score(folder: Path, tmp_path: Path, speech3: Run) ->
     assert missing["out_of_vocabulary"]["counts"] == {"no": 1}, missing
     write_datadir(read_speech(folder)[0], tmp_path / "data")
     process = speech3("stats", tmp_path / "data", "--lexicon", tmp_path / "lexicon.txt")
-    assert "3 of these 4 are in it in another letter case" in process.stdout, process.stdout
+    assert "the lexicon has 3 of these 4 in another letter case" in process.stdout, process.stdout
 
 
 def test_the_tier_can_be_named(folder: Path, tmp_path: Path, speech3: Run) -> None:

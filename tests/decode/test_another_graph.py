@@ -121,7 +121,11 @@ def test_texts_are_written_as_the_models_words(model: Path, tmp_path: Path, caps
         file = made(tmp_path, option, "a, Bb!\n- BB a\n")
         make_graph(model, tmp_path / "out", GraphSources(**{option: file}))  # type: ignore[arg-type]
         assert set(load_graph(tmp_path / "out").words) == {"<eps>", "A", "BB", "#0"}
-        assert f"{file}: 4 of 5 words are written as in the lexicon" in capsys.readouterr().err
+        assert f"{file}: 4 of 5 words were changed to the model's spelling" in capsys.readouterr().err
+    # Words of a lexicon that is given have its spelling.
+    lexicon = made(tmp_path, "lexicon.txt", "iBaa b a a\n")
+    make_graph(model, tmp_path / "out", GraphSources(text=made(tmp_path, "text", "A ibaa iBaa\n"), lexicon=lexicon))
+    assert set(load_graph(tmp_path / "out").words) == {"<eps>", "A", "iBaa", "#0"}
 
 
 def test_a_grammar_s_costs_stand_in_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,8 +202,10 @@ def test_other_pronunciations_keep_the_numbers_of_phones() -> None:
         ({"add": "BAA b a\nABBA SIL\n"}, r"add:2: ABBA has no phone of speech, only SIL; write how it is pronounced"),
         ({"add": "ABBA SIL SIL\n"}, r"add:1: ABBA has no phone of speech, only SIL SIL"),
         ({"add": "ABBA SPN\n"}, r"add:1: ABBA has no phone of speech, only SPN"),
-        ({"lexicon": "B b\nBB SIL\n"}, r"lexicon:2: BB has no phone of speech, only SIL"),
+        ({"lexicon": "B b\nBB SIL\n"}, r"lexicon:2: BB is pronounced as silence, SIL; write its phones"),
         ({"sentences": "\n"}, r"sentences: contains no sentence"),
+        ({"sentences": "-\n"}, r"sentences: contains no sentence"),
+        ({"text": "-\n"}, r"text: contains no words"),
         ({"sentences": "A ZEBRA\n"}, r"sentences: cannot pronounce ZEBRA: "),
         ({"grammar": "A B"}, r"grammar:1: a JSGF grammar begins with"),
         ({"grammar": "#JSGF V1.0;\ngrammar g;\npublic <r> = <VOID>;"}, r"grammar: the grammar accepts no sentence"),

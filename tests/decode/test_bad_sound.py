@@ -47,6 +47,7 @@ def test_the_share_of_clipped_samples() -> None:
             hum_S = np.round(peak * 2**15 * np.sin(2 * np.pi * hertz * time_S)) / 2**15
             assert audio.clipped_share(hum_S) == 0.0, (hertz, peak)
     assert audio.clipped_share(np.clip(np.sin(2 * np.pi * 50 * time_S), -0.5, 0.5)) > 0.5
+    assert audio.clipped_share(np.sign(np.sin(2 * np.pi * 100 * time_S + 0.01))) > 0.99
 
 
 def test_clipped_and_narrow_recordings_are_said(

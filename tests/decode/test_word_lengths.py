@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from whistles import RATE_HZ, SAID, whistled
 
+from speech3.cli.recognise import rescore
 from speech3.corpora import read_speech
 from speech3.data.datadir import DataDir, Utterance, write_datadir
-from speech3.decode import WantedResults, decode_datadir, load_recognizer
+from speech3.decode import WantedResults, decode_datadir, load_recognizer, search
 from speech3.decode.recognizer import Recognizer, transcribe
 from speech3.decode.word_lengths import WordLengths, learn_lengths, lengths_of
 from speech3.errors import MismatchError
@@ -46,11 +47,15 @@ def judging(model: Path) -> Path:
     return model
 
 
-def test_in_recordings_and_streams(judging: Path, sounds: dict[str, Path]) -> None:
+def test_in_recordings_and_streams(judging: Path, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     recognizer = Recognizer.load(judging)
     for times in (False, True):
         (found,) = transcribe(recognizer, [sounds["a-bb"]], times=times)
         assert found.text == "A <unk>" and [word.label for word in found.words] == ["A", "<unk>"] * times
+    monkeypatch.setattr(search, "_MAX_FRAMES", 5)  # a recording that is too long for confidences
+    (found,) = transcribe(recognizer, [sounds["a-bb"]])
+    assert found.text == "A <unk>"
+    monkeypatch.undo()
     wave_S = whistled(*SAID["a-bb"][1])
     assert recognizer.transcribe(wave_S, RATE_HZ).text == "A <unk>"
     stream = recognizer.stream(RATE_HZ)
@@ -61,10 +66,15 @@ def test_in_recordings_and_streams(judging: Path, sounds: dict[str, Path]) -> No
 def test_in_files(judging: Path, sounds: dict[str, Path], tmp_path: Path) -> None:
     data = DataDir(tmp_path / "data", {"u": str(sounds["a-bb"])}, {"u": Utterance("u", "u", "u", "A BB")})
     write_datadir(data, tmp_path / "data")
-    recognizer, read = load_recognizer(judging), read_speech(tmp_path / "data")[0]
-    decode_datadir(recognizer, [], read, tmp_path / "out", WantedResults(), 1)
+    recognizer, data = load_recognizer(judging), read_speech(tmp_path / "data")[0]
+    decode_datadir(recognizer, [], data, tmp_path / "out", WantedResults(), 1)
     assert (tmp_path / "out" / "hyp.txt").read_text() == "u A <unk>\n"
     assert [word.label for word in read_ctm(tmp_path / "out" / "hyp.ctm")["u"]] == ["A", "<unk>"]
+    # Rescored, with times or without.
+    decode_datadir(recognizer, [], data, tmp_path / "lat", WantedResults(archive=True), 1)
+    for ctm in (False, True):
+        rescore(tmp_path / "lat", str(judging / "graph" / "lm.arpa.gz"), tmp_path / "rescored", ctm=ctm, jobs=1)
+        assert (tmp_path / "rescored" / "hyp.txt").read_text() == "u A <unk>\n"
 
 
 @pytest.mark.parametrize("wrong", ["{}", '{"words": {"A": [1]}}', '{"words": {"A": [1, 0]}}', '{"words": 3}', "[]"])

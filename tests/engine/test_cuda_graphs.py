@@ -167,7 +167,8 @@ def test_a_model_that_replaces_a_buffer_is_refused(monkeypatch: pytest.MonkeyPat
             self.register_buffer("mean", torch.zeros(2))
 
         def forward(self, x: Tensor) -> Tensor:
-            self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
+            self.mean = 0.9 * self.mean
+            self.mean = self.mean + 0.1 * x.mean(0).detach()
             return super().forward(x - self.mean)
 
     monkeypatch.setattr(recorded, "capture", capture)

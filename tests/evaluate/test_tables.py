@@ -133,7 +133,7 @@ def test_the_language_of_the_texts_matters_for_lower_case(tmp_path: Path) -> Non
     files = [str(tmp_path / "ref"), str(tmp_path / "hyp")]
     unknown = CliRunner().invoke(app, [*files, "--normalize", "lower"]).output
     assert "WER 50.00" in unknown and "set the language, as in --lang tr" in unknown
-    assert "1 substitution only by Unicode's compatibility forms, as ｶﾅ and カナ; --normalize nfkc" in unknown
+    assert "1 substitution differs only in Unicode's compatibility forms, as ｶﾅ and カナ; --normalize nfkc" in unknown
     turkish = CliRunner().invoke(app, [*files, "--normalize", "nfkc,lower", "--lang", "tr"]).output
     assert "WER 0.00" in turkish and "warning" not in turkish
     wrong = CliRunner().invoke(app, [*files, "--normalize", "lower", "--lang", "xx"])
