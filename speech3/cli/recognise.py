@@ -329,7 +329,8 @@ def graph(
     Words of `--lm` and `--text` without a pronunciation get one only if `--lang` is given; otherwise they are left out
     and listed in `OUT/dropped.txt`. `OUT/lexicon.txt` holds the new pronunciations: to correct them, edit the file and
     pass it to `--lexicon`. Rules that took more than a second to learn are kept in `MODEL/g2p.safetensors` for the next
-    time, if MODEL can be written to.
+    time, if MODEL can be written to. Words of `--text` and `--sentences` are brought into the model's spelling, in
+    letter case and punctuation.
 
     With `--grammar` and `--sentences`, a recording of up to a minute is one sentence, and in a stream what is said
     between two pauses is one. Nothing else can be recognised, so whatever is said becomes one of them, often with a

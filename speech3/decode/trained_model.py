@@ -9,7 +9,8 @@ A model directory is self-contained, however it was trained:
     features.yaml       what the inputs are
     graph/              HCLG.fst, words.txt, graph.json (`speech3.decode.graph`)
     graph_tuning/       the same without the dev set's sentences, if the language model's text contains them
-    decode.json         acoustic scale, word penalty and calibration, tuned on the dev set; beam and maximum of states
+    decode.json         acoustic scale, word penalty, cost of fillers and calibration, tuned on the dev set; lengths of
+                        words; beam and maximum of states
     tuning.json         `DecodeConfig` of its recipe, with the tuning grid
 
 An exported network (`speech3.decode.model_export`) is a file, OUT.onnx, which includes the config of its features, and

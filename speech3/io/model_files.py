@@ -13,7 +13,7 @@ FEATURES_FILE = "features.yaml"  # how the features were computed; also beside f
 HMM_FILE = "hmm.json"  # phones and topology; beside it are the tree and the lexicon with probabilities
 TREE_FILE = "tree.safetensors"
 DENOMINATOR_FILE = "denominator.safetensors"  # of LF-MMI: the phone language model
-DECODE_FILE = "decode.json"  # tuned: acoustic scale, word penalty, beam
+DECODE_FILE = "decode.json"  # tuned: acoustic scale, word penalty, cost of fillers; beam
 TUNING_FILE = "tuning.json"  # the grid on which they are found
 CARD_FILE = "MODEL_CARD.md"
 
