@@ -90,6 +90,6 @@ def test_a_process_has_its_gpu_before_it_builds_anything(monkeypatch):
     """Otherwise it would use the first GPU as well."""
     done = []
     monkeypatch.setattr(torch.cuda, "set_device", lambda name: done.append(name))
-    workers.run_task(Task(lambda word, pipe: done.append((word, pipe)), ("built",), "cuda:1"), None, os.getppid())
-    workers.run_task(Task(lambda word, pipe: done.append((word, pipe)), ("built",), "cpu"), None, os.getppid())
+    workers.run_task(None, Task(lambda word, pipe: done.append((word, pipe)), ("built",), "cuda:1"), None, os.getppid())
+    workers.run_task(None, Task(lambda word, pipe: done.append((word, pipe)), ("built",), "cpu"), None, os.getppid())
     assert done == ["cuda:1", ("built", None), ("built", None)]

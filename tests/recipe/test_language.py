@@ -299,6 +299,7 @@ def test_words_that_look_like_ids_reach_the_neural_model(tmp_path: Path) -> None
 class _Model:
     def __init__(self, directory: Path) -> None:
         self.tuning_graph = directory / "graph_tuning"
+        self.settings = SimpleNamespace(lengths=None)
 
 
 def test_dev_of_sat_is_rescored_with_the_graph_that_has_not_seen_it(

@@ -222,7 +222,7 @@ def _close_all() -> None:
     gc.collect()  # the semaphores of queues are freed with these
 
 
-def run_task(task: Task, pipe: Any, coordinator: int, _: Surroundings | None = None) -> None:
+def run_task(_: Surroundings | None, task: Task, pipe: Any, coordinator: int) -> None:
     if not coordinator:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the caller may have started the server itself
         end_with_parent()
@@ -289,7 +289,8 @@ class Workers:
         for task in self.tasks(number):
             pipe, theirs = self.context.Pipe()
             with starting_workers():
-                args = task, theirs, self.coordinator, Surroundings()
+                # The surroundings are unpickled first: a task's tensors may open a GPU, which reads the environment.
+                args = Surroundings(), task, theirs, self.coordinator
                 process = self.context.Process(target=run_task, args=args, daemon=True)
                 process.start()
             self.groups[number].append((process, pipe))
