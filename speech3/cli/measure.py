@@ -160,7 +160,10 @@ def score(
     speakers, speaker_note = texts.speakers, str(given)
     if speakers is None or utt2spk:
         speakers, speaker_note = find_speakers(ref, texts.references[0], texts.readings[0], utt2spk)
-        speaker_note = speaker_note.replace(str(ref.parent), str(given)) if ref != given else speaker_note
+        if is_folder(given) and not utt2spk:
+            speaker_note = f"of the tiers, subfolders or names of recordings in {given}"
+        elif ref != given:
+            speaker_note = speaker_note.replace(str(ref.parent), str(given))
     # Score them, and write what was asked for.
     scores = [
         score(reference, text, speakers, steps, language=lang)

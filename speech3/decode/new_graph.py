@@ -217,9 +217,9 @@ def _in_spelling(
     total = changed = 0
     for sentence in sentences:
         found = [word for token in sentence for word in spelled(token)]
-        total += len(sentence)
-        changed += sum((Counter(sentence) - Counter(found)).values())
         if found:
+            total += len(sentence)
+            changed += sum((Counter(sentence) - Counter(found)).values())
             yield found
     if changed:
         say(f"{source}: {changed:,} of {total:,} words were changed to the model's spelling (letter case, punctuation)")

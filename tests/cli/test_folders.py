@@ -83,6 +83,7 @@ def test_validate_stats_and_score(folder: Path, tmp_path: Path, speech3: Run) ->
     (tmp_path / "hyp.txt").write_text("".join(f"{name} {text.upper()}\n" for name, text in TEXTS.items()))
     process = speech3("score", folder, tmp_path / "hyp.txt")
     assert "WER 0.00" in process.stdout and "normalised  plain words" in process.stdout, process.stdout
+    assert f"speakers    of the tiers, subfolders or names of recordings in {folder}" in process.stdout
     (tmp_path / "lexicon.txt").write_text("GOOD g\nMORNING m\nYES y\n")
     missing = json.loads(speech3("stats", folder, "--lexicon", tmp_path / "lexicon.txt", "--json").stdout)
     assert missing["out_of_vocabulary"]["counts"] == {"no": 1}, missing
