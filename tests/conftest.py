@@ -59,6 +59,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
+    """As in processes that augment and in streams: the number of threads may change the last bits of products."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

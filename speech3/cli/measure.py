@@ -105,7 +105,7 @@ def score(
     )
     from speech3.language import check_language
 
-    steps, given = parse_steps(normalize), ref
+    steps, given, of_folder = parse_steps(normalize), ref, is_folder(ref)
     if lang and "lower" not in steps:
         raise SettingError(f"--lang {lang}: only for the step lower; add it to --normalize, or remove the option")
     if lang:
@@ -139,7 +139,7 @@ def score(
                 f"--format {text_format}: lattices have utterance ids; pass the reference as Kaldi text and leave this"
                 " out"
             )
-        if is_folder(given):
+        if of_folder:
             raise SettingError(
                 f"{given}: a folder's transcripts are compared as plain words, but a lattice has its model's words;"
                 " pass the reference as Kaldi text, spelt as these"
@@ -154,13 +154,13 @@ def score(
     else:
         lower = partial(lower_case, language=lang)
         texts = read_all(paths, text_format.value, lambda text: normalize_text(text, steps, lower))
-        if is_folder(given):  # its transcripts have become plain words, so what was recognised must, too
+        if of_folder:  # its transcripts have become plain words, so what was recognised must, too
             plain = [{name: plain_words(text) for name, text in each.items()} for each in texts.hypotheses]
             texts = replace(texts, hypotheses=plain)
     speakers, speaker_note = texts.speakers, str(given)
     if speakers is None or utt2spk:
         speakers, speaker_note = find_speakers(ref, texts.references[0], texts.readings[0], utt2spk)
-        if is_folder(given) and not utt2spk:
+        if of_folder and not utt2spk:
             speaker_note = f"of the tiers, subfolders or names of recordings in {given}"
         elif ref != given:
             speaker_note = speaker_note.replace(str(ref.parent), str(given))
@@ -190,7 +190,7 @@ def score(
         return
     kinds = "; ".join(_KINDS[kind] for kind in dict.fromkeys(texts.readings))
     print(f"read as     {kinds}" + (" (detected; set it with --format)" if text_format is Format.auto else ""))
-    done = [*(["plain words (lower case, no punctuation), as of any folder"] if is_folder(given) else []), *steps]
+    done = [*(["plain words (lower case, no punctuation), as of any folder"] if of_folder else []), *steps]
     print(f"normalised  {', '.join(done) or 'nothing'}\nspeakers    {speaker_note}\n")
     print((f"{hyp}\n" if paired else "") + tables.full(scores[0]))
     if reliability:

@@ -281,8 +281,8 @@ def clipped_share(wave_S: np.ndarray) -> float:
     # Runs of such samples, at the top or at the bottom, and the jumps to their first sample and from their last.
     level_S = np.concatenate([[0], np.where(flat_S, at_S, 0), [0]])
     edge_E = np.flatnonzero(np.diff(level_S))  # from each edge to the next, the level is the same
-    begin_R, end_R = edge_E[:-1], edge_E[1:]
-    begin_R, end_R = begin_R[level_S[edge_E[:-1] + 1] != 0], end_R[level_S[edge_E[:-1] + 1] != 0]
+    is_run = level_S[edge_E[:-1] + 1] != 0
+    begin_R, end_R = edge_E[:-1][is_run], edge_E[1:][is_run]
     jump_S = np.abs(np.diff(wave_S, prepend=wave_S[:1], append=wave_S[-1:]))
     cut_R = np.maximum(jump_S[begin_R], jump_S[end_R]) > _JUMP
     return float((end_R - begin_R)[cut_R].sum() / len(wave_S))

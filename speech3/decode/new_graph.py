@@ -206,13 +206,13 @@ def _in_spelling(
         yield from map(list, sentences)
         return
     folded, marks = case_folded([*filter(is_word, known)]), _foreign_marks(lexicon.by_word)
-    case = _case_of(lexicon.by_word, lexicon.language)
+    _, in_case = _case_of(lexicon)
 
     def spelled(token: str) -> list[str]:
         words = words_in_spelling(token, known, folded, lexicon.language)
         if all(word in known for word in words):
             return words
-        return [case(token.strip(marks))]
+        return [in_case(token.strip(marks))]
 
     total = changed = 0
     for sentence in sentences:
@@ -225,13 +225,14 @@ def _in_spelling(
         say(f"{source}: {changed:,} of {total:,} words were changed to the model's spelling (letter case, punctuation)")
 
 
-def _case_of(words: Iterable[str], language: str) -> Callable[[str], str]:
-    """Changes a word to upper or lower case if all of these words are in it; else leaves it as it is."""
-    cased = [word for word in words if is_word(word) and word.upper() != word.lower()]
-    for changed in (partial(upper_case, language=language), partial(lower_case, language=language)):
+def _case_of(lexicon: Lexicon) -> tuple[str, Callable[[str], str]]:
+    """``upper`` or ``lower``, if all words are in that case, and what changes a word to it; else neither."""
+    cased = [word for word in lexicon.by_word if is_word(word) and word.upper() != word.lower()]
+    for name, change in {"upper": upper_case, "lower": lower_case}.items():
+        changed = partial(change, language=lexicon.language)
         if cased and all(word == changed(word) for word in cased):
-            return changed
-    return str
+            return name, changed
+    return "", str
 
 
 def _foreign_marks(words: Iterable[str]) -> str:
@@ -351,12 +352,10 @@ def _check_spelling(
     but not in the lexicon, cannot be pronounced.
     """
     right, faults = {word: word for word in words if is_word(word)}, []
-    known = [word for word in lexicon.by_word if is_word(word) and word.upper() != word.lower()]
-    cases = {"upper": upper_case, "lower": lower_case}
-    for case, changed in ((name, partial(change, language=lexicon.language)) for name, change in cases.items()):
-        if known and all(word == changed(word) for word in known) and any(word != changed(word) for word in right):
-            faults.append(f"are in {case} case")
-            right = {word: changed(word) for word in right}
+    case, in_case = _case_of(lexicon)
+    if any(word != in_case(word) for word in right):
+        faults.append(f"are in {case} case")
+        right = {word: in_case(word) for word in right}
     marks = _foreign_marks(lexicon.by_word)
     if any(word.strip(marks) != word for word in right):
         faults.append("have no punctuation")

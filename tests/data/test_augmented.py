@@ -2,13 +2,11 @@
 
 import pickle
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-import torch
 
 from speech3.config import AugmentConfig
 from speech3.data import audio
@@ -133,16 +131,7 @@ def test_another_speaker_is_never_the_same_speaker(directory: Path, tmp_path: Pa
     assert {line[:11] for line in done(tmp_path / "alone").values()} == {"overlap=u00", "overlap=u01"}
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As in every process that augments: by which code of mu-law a sample is may depend on a last bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("one_thread")  # by which code of mu-law a sample is may depend on a last bit
 def test_the_same_whatever_the_processes_and_the_order(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
