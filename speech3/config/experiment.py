@@ -364,7 +364,12 @@ class RecipeConfig(_ByFamily):
                 "lm.letters: words are spelled where their letters are their phones and the language model is an n-gram"
                 " of words: set lexicon=graphemes units=words, without lm.grammar; or set lm.letters=0"
             )
-        for key in ("lm.filler",) * self.lm.filler + ("negatives",) * (self.negatives is not None):
+        if self.lm.filler == "spelled" and (self.negatives or self.lexicon == "graphemes"):
+            raise ValueError(
+                "lm.filler=spelled: spells words from the phones of speech; with negatives use lm.filler=true, with"
+                " lexicon=graphemes lm.letters, which spells them from their letters"
+            )
+        for key in ("lm.filler",) * bool(self.lm.filler) + ("negatives",) * (self.negatives is not None):
             if not self.letters and self.units == "words":
                 continue
             raise ValueError(

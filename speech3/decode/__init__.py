@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         join_words as join_words,
         one_word_grammar as one_word_grammar,
         phone_filler as phone_filler,
+        spelled_filler as spelled_filler,
         spelling_with as spelling_with,
         with_lexicon_of as with_lexicon_of,
     )

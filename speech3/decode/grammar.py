@@ -18,9 +18,13 @@ probable everywhere. So it can stand where the language model backs off, and bef
 of a grammar; it can be aligned, and its probability in a lattice lowers the confidence of the words that it competes
 with (compare Bazzi and Glass 2000).
 
-Each phone costs `PHONE_COST`, less than its probability would, or the filler could not compete with words of many
-phones. A cost of the whole filler, chosen on dev (`speech3.decode.tune`), is added to the arcs that write its first
-phone when the graph is read; it cannot be much larger, since it is paid at once and must not exceed the beam.
+A filler that is to be spelled has a trigram of phones instead, estimated on the lexicon's words; its phones cost what
+their probabilities say, and a model of letters and phones (`speech3.language.G2p`) guesses the spelling (`Speller`).
+
+Where all phones are equally probable, each costs `PHONE_COST`, less than its probability would, or the filler could not
+compete with words of many phones. A cost of the whole filler, chosen on dev (`speech3.decode.tune`), is added to the
+arcs that write its first phone when the graph is read; it cannot be much larger, since it is paid at once and must not
+exceed the beam.
 
 Axes: S states, A arcs, P phones, V symbols of a graph.
 """
@@ -28,19 +32,21 @@ Axes: S states, A arcs, P phones, V symbols of a graph.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from speech3.data import NOISE
-from speech3.errors import DataError, FormatError, MismatchError, MissingError, listed
+from speech3.errors import DataError, FormatError, MismatchError, MissingError, counted, listed
 from speech3.hmm import Hmm, PdfsOnly, Segment, has_phones, phone_groups, with_pronunciations
 from speech3.io import ARC, GRAPH_FILE, Fst, FstBuilder
 from speech3.language import (
     BOS,
     EOS,
+    G2P,
     JOINER,
+    LEAST_WORDS,
     NEVER,
     UNKNOWN,
     WORD_START,
@@ -49,7 +55,9 @@ from speech3.language import (
     Pronunciation,
     WordGraph,
     add_letter_model,
+    estimate_lm,
     from_ngrams,
+    g2p,
     is_word,
     letter_units,
     read_arpa,
@@ -67,6 +75,7 @@ GRAPH_LEXICON = "lexicon.txt"  # in a graph's directory: pronunciations that the
 UNSEEN_WEIGHT = "unseen_weight"  # in graph.json
 _FILLER_WEIGHT = 0.01  # of a filler before its cost; so small that the words keep their probabilities
 _FILLER_LENGTH = 6.0  # mean number of phones of a filler
+_PHONE_ORDER = 3  # of the n-gram of a filler that is spelled; with 5, dev of minilibri was no better
 PHONE_COST = 0.45  # nats; chosen on dev of `digits` and 30 s of each kind of sound of tests/benchmarks/false_words.py
 _SILENCE_COST = 0.0  # of silence alone, where the language model is an n-gram; a cost of 2 leaves more words in tones
 # FILLER_COSTS, FILLER_OFF: costs to choose from, of which more would exceed the beam with the graph's own cost; a cost
@@ -174,7 +183,7 @@ def bare(unit: str) -> str:
     return unit.removeprefix(WORD_START).strip(JOINER)
 
 
-def join_words(pieces: Sequence[str], mark: str = WORD_START) -> tuple[str, ...]:
+def join_words(pieces: Sequence[str], mark: str = WORD_START, speller: "Speller | None" = None) -> tuple[str, ...]:
     """Words from pieces of a vocabulary with this mark; pieces before the first start of a word form a word, too.
 
     >>> join_words(("▁hel", "lo", "▁world"))
@@ -182,36 +191,42 @@ def join_words(pieces: Sequence[str], mark: str = WORD_START) -> tuple[str, ...]
     >>> join_words(("hello", "w￭", "￭o￭", "￭r￭", "￭l￭", "￭d"), "￭")
     ('hello', 'world')
     """
-    return tuple(word.label for word in join_segments([Segment(0.0, 0.0, piece, None) for piece in pieces], mark))
+    segments = [Segment(0.0, 0.0, piece, None) for piece in pieces]
+    return tuple(word.label for word in join_segments(segments, mark, speller))
 
 
-def join_segments(pieces: Sequence[Segment], mark: str = WORD_START) -> list[Segment]:
+def join_segments(pieces: Sequence[Segment], mark: str = WORD_START, speller: "Speller | None" = None) -> list[Segment]:
     """Words with times from pieces with times: from the start of the first piece to the end of the last.
 
-    A filler is `<unk>`; one that begins with noise is left out. The confidence of a word is the lowest of its pieces;
-    None if it is unknown for a piece.
+    A filler is a guess at its spelling, or `<unk>` without a `speller`; one that begins with noise is left out. The
+    confidence of a word is the lowest of its pieces; None if it is unknown for a piece.
     """
-    words: list[Segment] = []
+    groups: list[list[Segment]] = []
     for piece in pieces:
-        label = bare(piece.label)
-        if words and continues(piece.label, mark):
-            confidence = _least(words[-1].confidence, piece.confidence)
-            whole = words[-1].label + ("" if words[-1].label in (UNKNOWN, NOISE) else label)
-            words[-1] = Segment(words[-1].start_s, piece.end_s, whole, confidence)
+        if groups and continues(piece.label, mark):
+            groups[-1].append(piece)
         else:
-            label = UNKNOWN if begins_filler(piece.label) and label != NOISE else label
-            words.append(Segment(piece.start_s, piece.end_s, label, piece.confidence))
+            groups.append([piece])
+    words = (_joined(group, speller) for group in groups)
     return [word for word in words if word.label != NOISE]
+
+
+def _joined(pieces: Sequence[Segment], speller: "Speller | None") -> Segment:
+    """The word that consists of these pieces."""
+    parts = [bare(piece.label) for piece in pieces]
+    label, guess = "".join(parts), None
+    if begins_filler(pieces[0].label):
+        guess = speller(parts) if speller else None
+        label = NOISE if parts[0] == NOISE else guess or UNKNOWN
+    known = [piece.confidence for piece in pieces if piece.confidence is not None]
+    confidence = min(known) if len(known) == len(pieces) else None
+    return Segment(pieces[0].start_s, pieces[-1].end_s, label, confidence, guess is not None)
 
 
 def join_confidences(pieces: Sequence[str], confidences: Sequence[float], mark: str = WORD_START) -> list[float]:
     """Confidences of the words that `join_words` makes: the lowest of their pieces."""
     parts = [Segment(0.0, 0.0, piece, confidence) for piece, confidence in zip(pieces, confidences, strict=True)]
     return [word.confidence or 0.0 for word in join_segments(parts, mark)]
-
-
-def _least(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else min(one, other)
 
 
 def lexicon_fst(lexicon: Lexicon, words: Sequence[str], class_P: np.ndarray) -> tuple[Fst, list[int]]:
@@ -296,12 +311,37 @@ def _disambiguate(spoken: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False)
+class Speller:
+    """Guesses how the phones of a filler are spelled."""
+
+    model: g2p.G2p  # of the phones that the filler has: those that differ only in stress or tone are one
+    _known: dict[tuple[str, ...], str | None] = field(default_factory=dict, init=False, repr=False)
+
+    def __call__(self, parts: Sequence[str]) -> str | None:
+        """The most probable word with these phones, such as ``<AH>``, ``<T>``; None if no spelling is found."""
+        phones = tuple(part[1:-1] for part in parts)
+        if phones not in self._known:
+            try:
+                found = self.model.spell(phones)
+            except g2p.UnknownSymbolError:  # a phone of noise
+                found = []
+            self._known[phones] = "".join(found[0].symbols) if found else None
+        return self._known[phones]
+
+
+def read_speller(graph: Path) -> Speller | None:
+    """What guesses the words of a graph's fillers; None if they are `<unk>`."""
+    return Speller(g2p.load(graph / G2P)) if (graph / G2P).exists() else None
+
+
+@dataclass(frozen=True, eq=False)
 class Spelling:
     """What a graph needs to spell unseen words."""
 
     letters: ArpaLm  # of the letters of words, as `speech3.language.letter_units` gives them
     weight: float  # the probability of a new word
     pronunciations: tuple[Pronunciation, ...]  # those of the letters, in phones without positions in the word
+    speller: Speller | None = None  # if the letters are phones, and these are to be spelled
 
     def added_to(self, lm: ArpaLm) -> ArpaLm:
         return add_letter_model(lm, self.letters, self.weight)
@@ -311,9 +351,11 @@ class Spelling:
         return any(begins_filler(pron.word) for pron in self.pronunciations)
 
     def save(self, graph: Path) -> None:
-        """Write the letter model and the pronunciations; the weight belongs in ``graph.json``."""
+        """Write the letter model, the pronunciations and the speller; the weight belongs in ``graph.json``."""
         write_arpa(self.letters, graph / LETTERS)
         write_lexicon(Lexicon(self.pronunciations), graph / GRAPH_LEXICON)
+        if self.speller:
+            self.speller.model.save(graph / G2P)
 
 
 def spelling_with(hmm: Hmm, letters: ArpaLm, weight: float, phones: Mapping[str, tuple[str, ...]]) -> Spelling:
@@ -330,7 +372,8 @@ def read_spelling(graph: Path) -> Spelling | None:
     if not isinstance(weight, float) or not (graph / GRAPH_LEXICON).exists():
         raise MismatchError(f"{graph}: {LETTERS} does not belong to this graph; build it again, or remove the file")
     listed = read_lexicon(graph / GRAPH_LEXICON).pronunciations
-    return Spelling(read_arpa(graph / LETTERS), weight, tuple(pron for pron in listed if JOINER in pron.word))
+    units = tuple(pron for pron in listed if JOINER in pron.word)
+    return Spelling(read_arpa(graph / LETTERS), weight, units, read_speller(graph))
 
 
 def with_lexicon_of(outputs: Hmm | PdfsOnly, graph: Path) -> Hmm | PdfsOnly:
@@ -341,25 +384,50 @@ def with_lexicon_of(outputs: Hmm | PdfsOnly, graph: Path) -> Hmm | PdfsOnly:
 
 
 def phone_filler(hmm: Hmm, *, phones: bool = True, garbage: bool = False) -> Spelling | None:
-    """The filler for a model, of the `phones` of words, those of `garbage`, or both; None if the lexicon lacks them.
-
-    Phones that differ only in stress, tone or position in the word are one: the most frequent of them.
-    """
-    lexicon, apart = hmm.lexicon, {*hmm.lexicon.silence_phones, *hmm.lexicon.noise_phones}
-    counts = dict.fromkeys(lexicon.phones, 0)
-    for pron in lexicon.pronunciations:
-        for phone in pron.phones:
-            counts[phone] += 1
-    spoken = [
-        lexicon.base_phone(max(names, key=counts.__getitem__))
-        for names in ([lexicon.phones[number - 1] for number in group] for group in phone_groups(lexicon))
-        if apart.isdisjoint(names)
-    ]
+    """The filler for a model, of the `phones` of words, those of `garbage`, or both; None if the lexicon lacks them."""
+    lexicon, spoken = hmm.lexicon, dict.fromkeys(_phones_of_fillers(hmm).values())
     units: dict[str, tuple[str, ...]] = {f"<{phone}>": (phone,) for phone in spoken if phones and len(spoken) > 1}
     if garbage:
         symbols = (word for word in (UNKNOWN, NOISE) if word in lexicon.by_word)
         units |= {word: lexicon.by_word[word][0].phones for word in symbols}
     return spelling_with(hmm, _uniform(list(units)), _FILLER_WEIGHT, units) if units else None
+
+
+def spelled_filler(hmm: Hmm, kept: Path | None = None) -> Spelling:
+    """The filler of the phones of words, with a trigram of them, that is spelled as the words of the lexicon are.
+
+    `kept`: where the model of letters and phones is kept, which takes a while to learn.
+    Raises DataError: the lexicon has too few words to learn it from.
+    """
+    phone_of, table = _phones_of_fillers(hmm), dict[str, list[tuple[str, ...]]]()
+    for pron in hmm.lexicon.pronunciations:
+        if is_word(pron.word) and all(phone in phone_of for phone in pron.phones):
+            table.setdefault(pron.word, []).append(tuple(phone_of[phone] for phone in pron.phones))
+    if (model := g2p.learnt(table, (), "the lexicon", kept)) is None:
+        raise DataError(
+            f"lm.filler=spelled: the lexicon has only {counted(len(table), 'word')} with letters, and {LEAST_WORDS} are"
+            " needed to learn how they are spelled; use lm.filler=true, which writes <unk>, or a larger lexicon"
+        )
+    units = {f"<{phone}>": (phone,) for phone in dict.fromkeys(phone_of.values())}
+    words = dict.fromkeys(phones for variants in table.values() for phones in variants if len(phones) > 1)
+    said = (letter_units([f"<{phone}>" for phone in phones]) for phones in words)
+    trigram = estimate_lm(said, _PHONE_ORDER, source="phones of the lexicon's words")
+    return replace(spelling_with(hmm, trigram, _FILLER_WEIGHT, units), speller=Speller(model))
+
+
+def _phones_of_fillers(hmm: Hmm) -> dict[str, str]:
+    """For each phone of words, without its position in the word, the phone that stands for it in fillers.
+
+    Phones that differ only in stress, tone or position in the word are one: the most frequent of them.
+    """
+    lexicon, apart = hmm.lexicon, {*hmm.lexicon.silence_phones, *hmm.lexicon.noise_phones}
+    counts = Counter(phone for pron in lexicon.pronunciations for phone in pron.phones)
+    found: dict[str, str] = {}
+    for group in phone_groups(lexicon):
+        names = [lexicon.phones[number - 1] for number in group]
+        if apart.isdisjoint(names):
+            found |= dict.fromkeys(names, lexicon.base_phone(max(names, key=counts.__getitem__)))
+    return found
 
 
 def _uniform(letters: Sequence[str]) -> ArpaLm:
@@ -424,8 +492,10 @@ def with_silence(grammar: Grammar) -> Grammar:
     return replace(grammar, fst=Fst(start, final_S, source_A, np.concatenate([old.arcs_A, old.arcs_A[first_A]])))
 
 
-def phone_costs(words: Sequence[str]) -> np.ndarray:
-    """(V,) float32: what makes `PHONE_COST` of the uniform probability of a filler's phone."""
+def phone_costs(words: Sequence[str], spelling: Spelling | None) -> np.ndarray:
+    """(V,) float32: what makes the cost of a filler's phone `PHONE_COST`; 0 for those of a trigram."""
+    if spelling is None or not spelling.is_filler or spelling.letters.order >= _PHONE_ORDER:
+        return np.zeros(len(words), np.float32)
     phones = sum(map(begins_filler, words))
     less = PHONE_COST - math.log(max(phones, 1))
     return np.array([less * (JOINER in word and bare(word).startswith("<")) for word in words], np.float32)

@@ -26,12 +26,14 @@ from speech3.decode.grammar import (
     LETTERS,
     UNSEEN_WEIGHT,
     Grammar,
+    Speller,
     Spelling,
     filler_costs,
     from_arpa,
     lexicon_fst,
     mark_of,
     phone_costs,
+    read_speller,
     with_filler,
     with_silence,
 )
@@ -50,7 +52,7 @@ from speech3.io import (
     to_kaldifst,
     write_fst,
 )
-from speech3.language import ArpaLm, write_arpa
+from speech3.language import G2P, ArpaLm, write_arpa
 from speech3.runtime import read_json, read_utf8, say, to_one_form, write_json, write_text
 
 _GRAIN = 8192  # costs are compared after rounding to multiples of 1 / _GRAIN
@@ -247,6 +249,7 @@ class DecodingGraph:
     path: Path
     phrases: Phrases | None = None  # hot phrases to be boosted in the lattices (`speech3.decode.hot_words`)
     filler_cost: float = 0.0  # what was added to the costs of fillers (`speech3.decode.grammar`)
+    speller: Speller | None = None  # guesses the words of fillers; None: they are `<unk>`
 
     def with_costs(self, cost_V: np.ndarray) -> "DecodingGraph":
         """The graph with costs (V,) added to the arcs that output each symbol."""
@@ -320,7 +323,7 @@ def build_graph(
         say(f"  {out.name}: composed after {time.monotonic() - started:.0f} s; only the HMM states remain")
     units, read_LN = units_of(hmm, labels, self_loop_scale)
     fst = add_self_loops(expanded(clg, read_LN, units), units)
-    fst.arcs_A["weight"] += phone_costs(grammar.words)[fst.arcs_A["olabel"]]
+    fst.arcs_A["weight"] += phone_costs(grammar.words, spelling)[fst.arcs_A["olabel"]]
     if fst.start < 0 or not len(fst.arcs_A) or np.isinf(fst.final_S).all():
         raise DataError(f"{grammar.source}: the graph is empty: this language model accepts no sentence")
     # Write all files, graph.json last; those of an earlier graph that this one lacks are removed.
@@ -343,7 +346,7 @@ def build_graph(
         write_arpa(lm, out / LM_FILE)
     else:
         (out / LM_FILE).unlink(missing_ok=True)
-    for name in (LETTERS, GRAPH_LEXICON):
+    for name in (LETTERS, GRAPH_LEXICON, G2P):
         (out / name).unlink(missing_ok=True)
     if spelling:
         spelling.save(out)
@@ -366,7 +369,7 @@ def load_graph(path: Path | str) -> DecodingGraph:
     except IndexError as error:
         raise DataError(f"{path}/words.txt: {error}; build the graph again") from error
     check_graph(fst, about["num_pdfs"], len(words), path)
-    return DecodingGraph(fst, words, about["num_pdfs"], about, path)
+    return DecodingGraph(fst, words, about["num_pdfs"], about, path, speller=read_speller(path))
 
 
 def check_graph(fst: Fst, num_pdfs: int, num_words: int, path: Path) -> None:

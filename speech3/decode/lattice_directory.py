@@ -13,7 +13,7 @@ Axes: W words of the symbol table.
 import functools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from speech3.decode.beam_search import Lattice
-from speech3.decode.grammar import BACKOFF, are_pieces, join_words, mark_of, read_spelling
+from speech3.decode.grammar import BACKOFF, Speller, are_pieces, join_words, mark_of, read_speller, read_spelling
 from speech3.decode.graph import DecodingGraph
 from speech3.decode.lattice_archive import read_lattices, write_lattices
 from speech3.decode.lattice_composition import NO_WORD, LmStates, expand_pieces, numbers_of, of_arpa, of_grammar
@@ -90,7 +90,11 @@ class LatticeDir:
         return tuple(self.symbols[label] for label in labels)
 
     def spelled(self, labels: Sequence[int]) -> tuple[str, ...]:
-        return join_words(self.units(labels), self.mark) if self.mark else self.units(labels)
+        return join_words(self.units(labels), self.mark, self.speller) if self.mark else self.units(labels)
+
+    @cached_property
+    def speller(self) -> Speller | None:
+        return read_speller(Path(self.about.graph))
 
     @cached_property
     def mark(self) -> str:
@@ -292,7 +296,7 @@ def _latticed(
 ) -> Latticed:
     """For one utterance: hypothesis with confidences, word lattice, N best paths."""
     words = words_of(lattice, scale, LATTICE_BEAM) if lattice else None
-    paths = [] if words is None else alternatives(words, graph.words, graph.mark, scale, wanted.nbest)
+    paths = [] if words is None else alternatives(words, functools.partial(words_in, graph), scale, wanted.nbest)
     said = tuple(graph.label_of[unit] for unit in best.units)
     if words is None or not small_enough(words, len(said)):
         # The lattice of the full beam is too large, so only narrower beams are tried.
@@ -304,12 +308,14 @@ def _latticed(
     return best, words, paths
 
 
-def alternatives(lattice: WordLattice, symbols: Sequence[str], mark: str, scale: float, n: int) -> list[Alternative]:
-    """Up to `n` best paths of a lattice, best first; pieces with the `mark` are joined."""
+def alternatives(
+    lattice: WordLattice, spelled: Callable[[Sequence[int]], tuple[str, ...]], scale: float, n: int
+) -> list[Alternative]:
+    """Up to `n` best paths of a lattice, best first; `spelled` makes words of output labels."""
     found = []
     for path in nbest(lattice, n, scale) if n else []:
-        acoustic, units = scale * path.acoustic_cost(lattice), tuple(symbols[word] for word in path.words)
-        found.append(Alternative(join_words(units, mark) if mark else units, acoustic, path.cost - acoustic))
+        acoustic = scale * path.acoustic_cost(lattice)
+        found.append(Alternative(spelled(path.words), acoustic, path.cost - acoustic))
     return found
 
 

@@ -284,8 +284,13 @@ def spread_over(recognizer: TrainedModel, found: Hypothesis, start_s: float, end
         Segment(begin, end, unit, value)
         for begin, end, unit, value in zip(edges[:-1], edges[1:], found.units, values, strict=True)
     ]
-    mark = recognizer.graph.mark
-    return [_calibrated(word, recognizer) for word in (join_segments(segments, mark) if mark else segments)]
+    return [_calibrated(word, recognizer) for word in _whole_words(recognizer, segments)]
+
+
+def _whole_words(recognizer: TrainedModel, units: Sequence[Segment]) -> Sequence[Segment]:
+    """Words from the units of the recogniser's graph, which may be pieces of words."""
+    graph = recognizer.graph
+    return join_segments(units, graph.mark, graph.speller) if graph.mark else units
 
 
 def times_in(
@@ -297,17 +302,14 @@ def times_in(
     """
     said = {h.utterance: h for h in decoding.hypotheses}
     times = {
-        key: word_segments(found, said[key].units, recognizer.clock, words_W=said[key].confidences)
+        key: _whole_words(
+            recognizer, word_segments(found, said[key].units, recognizer.clock, words_W=said[key].confidences)
+        )
         for key, found in alignments.items()
     }
-    if mark := recognizer.graph.mark:
-        times = {key: join_segments(found, mark) for key, found in times.items()}
     known = recognizer.settings.lengths if judge else None
     if known:
-        times = {
-            key: [word if known.fits(word) else replace(word, label=UNKNOWN) for word in found]
-            for key, found in times.items()
-        }
+        times = {key: [word if known.fits(word) else unknown(word) for word in found] for key, found in times.items()}
     return {key: [_calibrated(word, recognizer) for word in found] for key, found in times.items()}
 
 
@@ -319,7 +321,12 @@ def _calibrated(word: Segment, recognizer: TrainedModel) -> Segment:
     if word.confidence is None:
         return word
     confidence = recognizer.settings.calibrated(word.confidence)
-    return replace(word, confidence=confidence, label=UNKNOWN if confidence < recognizer.min_confidence else word.label)
+    sure = word if confidence >= recognizer.min_confidence else unknown(word)
+    return replace(sure, confidence=confidence)
+
+
+def unknown(word: Segment) -> Segment:
+    return replace(word, label=UNKNOWN, guessed=False)
 
 
 def without_doubtful(recognizer: TrainedModel, found: Hypothesis, timed: Sequence[Segment] | None = None) -> Hypothesis:
@@ -332,8 +339,7 @@ def without_doubtful(recognizer: TrainedModel, found: Hypothesis, timed: Sequenc
     if not (recognizer.min_confidence and found.confidences):
         return found
     pieces = [Segment(0.0, 0.0, unit, each) for unit, each in zip(found.units, found.confidences, strict=True)]
-    mark = recognizer.graph.mark
-    words = join_segments(pieces, mark) if mark else pieces
+    words = _whole_words(recognizer, pieces)
     return replace(found, words=tuple(_calibrated(word, recognizer).label for word in words))
 
 

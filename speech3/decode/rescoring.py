@@ -113,7 +113,7 @@ class RescoredLattice:
             reached_final=True,
             confidences=confidences(lattice, best.words, scale).confidences if sure else None,
         )
-        return found, lattice, alternatives(lattice, directory.symbols, directory.mark, scale, options.nbest)
+        return found, lattice, alternatives(lattice, directory.spelled, scale, options.nbest)
 
 
 @dataclass(frozen=True, eq=False)

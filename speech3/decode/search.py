@@ -261,10 +261,10 @@ def best_and_lattice(
     return search.best_path(), lattice
 
 
-def words_in(graph: DecodingGraph, olabels: Sequence[int]) -> tuple[str, ...]:
-    """Words from output labels of the graph; pieces are joined."""
+def words_in(graph: DecodingGraph, olabels: Sequence[int], *, guess: bool = True) -> tuple[str, ...]:
+    """Words from output labels of the graph; pieces are joined. `guess`: fillers are spelled where the graph can."""
     units = tuple(graph.words[label] for label in olabels)
-    return join_words(units, graph.mark) if graph.mark else units
+    return join_words(units, graph.mark, graph.speller if guess else None) if graph.mark else units
 
 
 def hypothesis_of(graph: DecodingGraph, utterance: str, best: BestPath) -> Hypothesis:

@@ -234,7 +234,7 @@ class _Segment:
         best = self._search.best_path(ended=False)
         if best:
             before = self.partial.split()[:1]
-            self.partial = " ".join(filter(is_word, words_in(self.recognizer.graph, best.olabels)))
+            self.partial = " ".join(filter(is_word, words_in(self.recognizer.graph, best.olabels, guess=False)))
             self.shown = self.partial if self.shown or before == self.partial.split()[:1] else ""
             spoken = np.flatnonzero(~np.isin(best.pdfs_T, self._silence))
             self.silent = len(best.pdfs_T) - (int(spoken[-1]) + 1 if len(spoken) else 0)

@@ -449,8 +449,19 @@ class Spoken:
     confidence: float | None
 
 
+@dataclass(frozen=True)
 class Word(Spoken):
-    """A word; `<unk>` for one that is not known or not sure."""
+    """A word; `<unk>` for one that is not known or not sure.
+
+    It is `guessed` if the vocabulary lacks it and it was spelled from its phones (`lm.filler=spelled`).
+    """
+
+    guessed: bool = False
+
+    @property
+    def marked(self) -> str:
+        """The word, in angle brackets if it is a guess."""
+        return f"<{self.text}>" if self.guessed else self.text
 
     @property
     def word(self) -> str:
@@ -510,7 +521,7 @@ def result_of(words: Iterable[Word]) -> Result:
 
 def words_of_segments(segments: Sequence[Segment], begin_s: float = 0.0) -> tuple[Word, ...]:
     """Words from the segments of an alignment, shifted by `begin_s`, where the aligned part begins."""
-    return tuple(Word(s.label, begin_s + s.start_s, begin_s + s.end_s, s.confidence) for s in segments)
+    return tuple(Word(s.label, begin_s + s.start_s, begin_s + s.end_s, s.confidence, s.guessed) for s in segments)
 
 
 def phones_of_segments(segments: Sequence[Segment], lexicon: Lexicon) -> tuple[Phone, ...]:

@@ -137,7 +137,8 @@ def write_results(
             show(result)
             if textgrids:
                 silent = recognizer.hmm.lexicon.silence_phones
-                tiers = {"words": result.words, "phones": [s for s in result.phones if s.label not in silent]}
+                words = [replace(word, label=word.marked, guessed=False) for word in result.words]
+                tiers = {"words": words, "phones": [s for s in result.phones if s.label not in silent]}
                 within = {name: [_until(s, result.duration_s) for s in tier] for name, tier in tiers.items()}
                 path = textgrids / f"{_key(result.name)}.TextGrid"
                 with deferred_interrupt():
@@ -166,9 +167,10 @@ def _until(segment: Segment, end_s: float) -> Segment:
 def transcription_json(result: Transcription) -> str:
     """A JSON line: file, duration and text of a recording, its words with start, end and confidence, and its N best.
 
-    Times are in seconds; confidences are probabilities, left out where they are unknown.
+    Words that the vocabulary lacks, and are guesses, are in angle brackets in the list of words. Times are in seconds;
+    confidences are probabilities, left out where they are unknown.
     """
-    words = [word_of(word.label, word.start_s, word.end_s, word.confidence) for word in result.words]
+    words = [word_of(word.marked, word.start_s, word.end_s, word.confidence) for word in result.words]
     about = {"file": result.name, "duration": round(result.duration_s, 3), "text": result.text, "words": words}
     if result.nbest:
         about["nbest"] = list(ranked_paths(result.nbest))
@@ -297,7 +299,7 @@ class Lines:
         self._shown = text
 
     def final(self, result: Result) -> None:
-        words = [word_of(word.word, word.start_s, word.end_s, word.confidence) for word in result.words]
+        words = [word_of(word.marked, word.start_s, word.end_s, word.confidence) for word in result.words]
         whole = {"final": result.text, "words": words}
         self._write(json.dumps(whole, ensure_ascii=False) if self.as_json else f"final {result.text}")
         self._shown = ""

@@ -27,7 +27,16 @@ LM_FILE = "lm.arpa.gz"  # of a graph whose language model is an n-gram model
 GRAMMAR_FILE = "G.fst"  # the language model as a transducer; imported graphs have none
 GRAPH_FILE = "graph.json"  # what the graph was made from; written last
 # All that a graph may have; the first, the second and the last are always there.
-GRAPH_FILES = (HCLG_FILE, "words.txt", GRAMMAR_FILE, LM_FILE, "letters.arpa.gz", "lexicon.txt", GRAPH_FILE)
+GRAPH_FILES = (
+    HCLG_FILE,
+    "words.txt",
+    GRAMMAR_FILE,
+    LM_FILE,
+    "letters.arpa.gz",
+    "lexicon.txt",
+    "g2p.safetensors",
+    GRAPH_FILE,
+)
 
 # What a directory holds that has one of the files, for `speech3.runtime.check_output`.
 A_MODEL = "a model", (HMM_FILE, MODEL_FILE)

@@ -32,6 +32,7 @@ from speech3.decode import (
     join_words,
     one_word_grammar,
     phone_filler,
+    spelled_filler,
     spelling_with,
 )
 from speech3.errors import DataError, MissingError, SettingError, Speech3Error, counted
@@ -39,6 +40,7 @@ from speech3.evaluate import ERROR_RATES, Metric
 from speech3.hmm import Hmm, load_hmm, with_pronunciations
 from speech3.io import GRAPH_DIR, TUNING_GRAPH_DIR
 from speech3.language import (
+    G2P,
     ArpaLm,
     Lexicon,
     estimate_lm,
@@ -403,8 +405,10 @@ def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
     lm = one_word_grammar(hmm.lexicon) if e.recipe.lm.grammar else read_arpa(e.out / "lm" / _SECOND.get(name, _LM))
     if e.recipe.letters:
         spelling: Spelling | None = _spelling(e, hmm)
+    elif e.recipe.lm.filler == "spelled":
+        spelling = spelled_filler(hmm, e.out / "lm" / G2P)
     else:
-        spelling = phone_filler(hmm, phones=e.recipe.lm.filler, garbage=e.recipe.negatives is not None)
+        spelling = phone_filler(hmm, phones=bool(e.recipe.lm.filler), garbage=e.recipe.negatives is not None)
     out, further = e.model(system) / name, _further(e)
     if not further.exists():
         return build_graph(hmm, lm, out, e.recipe.lm.self_loop_scale, spelling)

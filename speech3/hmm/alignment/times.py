@@ -90,13 +90,20 @@ class Segment:
     """A phone or a word, from `start_s` to `end_s` seconds after the utterance's beginning.
 
     `confidence`, if known, comes from `speech3.hmm.alignment.times` in an alignment, and from
-    `speech3.decode.lattice_paths` after decoding.
+    `speech3.decode.lattice_paths` after decoding. A recognised word is `guessed` if the vocabulary lacks it and it was
+    spelled from its phones.
     """
 
     start_s: float
     end_s: float
     label: str
     confidence: float | None = None
+    guessed: bool = False
+
+    @property
+    def marked(self) -> str:
+        """The label, in angle brackets if it is a guess."""
+        return f"<{self.label}>" if self.guessed else self.label
 
 
 @dataclass(frozen=True)
@@ -176,7 +183,7 @@ def write_ctm(path: Path | str, tracks: Mapping[str, Sequence[Segment]]) -> None
 def ctm_line(utterance: str, segment: Segment) -> str:
     """One line of a CTM, without the newline."""
     sixth = "" if segment.confidence is None else f" {segment.confidence:.3f}"
-    return f"{utterance} 1 {segment.start_s:.3f} {segment.end_s - segment.start_s:.3f} {segment.label}{sixth}"
+    return f"{utterance} 1 {segment.start_s:.3f} {segment.end_s - segment.start_s:.3f} {segment.marked}{sixth}"
 
 
 def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
