@@ -199,7 +199,7 @@ def decode(
     `hyp.txt` is Kaldi text (`utterance word word ...`). `hyp.ctm` has the times of each word and its confidence: its
     posterior in the lattice, calibrated on the data that the model was tuned on. Utterances of more than five minutes
     are cut at pauses; lattices and N-best lists are then those of the parts, `UTTERANCE-BEGIN-END` (hundredths of a
-    second).
+    second). Words that a model guesses (`lm.filler=spelled`) are `<word>` in `hyp.ctm`, and plain in `hyp.txt`.
 
     `--nbest 10` adds `nbest.jsonl`: a line for each of the best word sequences, with `utterance`, `rank`, `cost`,
     `acoustic_cost` (scaled), `graph_cost` and `words`. `--lattice` adds `lat.ark`, which Kaldi's tools, `speech3
@@ -334,7 +334,7 @@ def graph(
 
     With `--grammar` and `--sentences`, a recording of up to a minute is one sentence, and in a stream what is said
     between two pauses is one. Nothing else can be recognised, so whatever is said becomes one of them, often with a
-    high confidence, unless the recipe of the model had `lm.filler=true` or `negatives`, which write `<unk>`.
+    high confidence, unless the recipe of the model had `lm.filler` or `negatives`, which write `<unk>` or a guess.
 
     The model's tuned acoustic scale and word penalty stay in use.
     """

@@ -206,7 +206,7 @@ class LmConfig(Config):
         description="order (2 to 6) of an n-gram of letters, which spells words that the language model lacks; 0: they"
         " cannot be recognised; none: 6 with lexicon=graphemes, else 0",
     )
-    filler: bool | Literal["spelled"] = Field(
+    filler: Literal[False, True, "spelled"] = Field(
         False,
         description="a loop of phones, written <unk>, takes the place of noise and of words that the graph lacks;"
         " spelled: a trigram of phones takes the place of such words, which are spelled as the lexicon's words are",

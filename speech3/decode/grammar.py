@@ -12,14 +12,14 @@ that spell unseen words as well, and decoded letters can be aligned.
 
 A filler is a loop of phones that takes the place of words that a graph lacks, of noise and of other speech. The phones
 are those of words or, in a model that was trained with negatives (`speech3.data.augment.negatives`), the two of noise
-and other speech. A path through the filler is written `<unk>`, or not at all if it begins with noise. It is spelled as
-an unseen word is, in units that are phones instead of letters, such as ``<AH>￭ ￭<T>￭ ￭<S>``; all phones are equally
+and other speech. A path through the filler is written `<unk>`, or not at all if it begins with noise. It consists of
+units as a spelled word does, which are phones instead of letters, such as ``<AH>￭ ￭<T>￭ ￭<S>``; all phones are equally
 probable everywhere. So it can stand where the language model backs off, and before, after or in place of the sentences
 of a grammar; it can be aligned, and its probability in a lattice lowers the confidence of the words that it competes
 with (compare Bazzi and Glass 2000).
 
 A filler that is to be spelled has a trigram of phones instead, estimated on the lexicon's words; its phones cost what
-their probabilities say, and a model of letters and phones (`speech3.language.G2p`) guesses the spelling (`Speller`).
+their probabilities say, and a model of letters and phones (`speech3.language.g2p`) guesses the spelling (`Speller`).
 
 Where all phones are equally probable, each costs `PHONE_COST`, less than its probability would, or the filler could not
 compete with words of many phones. A cost of the whole filler, chosen on dev (`speech3.decode.tune`), is added to the
@@ -48,6 +48,7 @@ from speech3.language import (
     JOINER,
     LEAST_WORDS,
     NEVER,
+    NOT_WORDS,
     UNKNOWN,
     WORD_START,
     ArpaLm,
@@ -60,6 +61,7 @@ from speech3.language import (
     g2p,
     is_word,
     letter_units,
+    ngram_log_probs,
     read_arpa,
     read_lexicon,
     states_of,
@@ -201,14 +203,14 @@ def join_segments(pieces: Sequence[Segment], mark: str = WORD_START, speller: "S
     A filler is a guess at its spelling, or `<unk>` without a `speller`; one that begins with noise is left out. The
     confidence of a word is the lowest of its pieces; None if it is unknown for a piece.
     """
-    groups: list[list[Segment]] = []
-    for piece in pieces:
-        if groups and continues(piece.label, mark):
-            groups[-1].append(piece)
-        else:
-            groups.append([piece])
-    words = (_joined(group, speller) for group in groups)
+    words = (_joined(pieces[part], speller) for part in parts_of_words([piece.label for piece in pieces], mark))
     return [word for word in words if word.label != NOISE]
+
+
+def parts_of_words(units: Sequence[str], mark: str) -> list[slice]:
+    """Where the pieces of each word are among units of a vocabulary with this mark."""
+    starts = [place for place, unit in enumerate(units) if place == 0 or not continues(unit, mark)]
+    return [slice(start, end) for start, end in zip(starts, [*starts[1:], len(units)], strict=True)]
 
 
 def _joined(pieces: Sequence[Segment], speller: "Speller | None") -> Segment:
@@ -325,7 +327,8 @@ class Speller:
                 found = self.model.spell(phones)
             except g2p.UnknownSymbolError:  # a phone of noise
                 found = []
-            self._known[phones] = "".join(found[0].symbols) if found else None
+            word = "".join(found[0].symbols) if found else ""
+            self._known[phones] = word if word and f"<{word}>" not in NOT_WORDS else None  # `<unk>` is no mark
         return self._known[phones]
 
 
@@ -345,6 +348,10 @@ class Spelling:
 
     def added_to(self, lm: ArpaLm) -> ArpaLm:
         return add_letter_model(lm, self.letters, self.weight)
+
+    def cost(self, units: Sequence[str]) -> float:
+        """Minus the natural logarithm of the probability that a new word consists of these units."""
+        return -float(ngram_log_probs(self.letters, [units])[0].sum())
 
     @property
     def is_filler(self) -> bool:
@@ -461,22 +468,34 @@ def with_filler(grammar: Grammar, filler: Spelling) -> Grammar:
     for source, arc in zip(old.source_A.tolist(), old.arcs_A.tolist(), strict=True):
         ilabel, olabel, weight, target = arc
         builder.arc(source, target, backoff if ilabel == len(grammar.words) - 1 else ilabel, olabel, weight)
-    before, within, after = builder.state(), builder.state(), builder.state(final=0.0)
+    after = builder.state(final=0.0)
+    before = _add_filler(builder, filler, label, after)
     builder.arc(old.start, before, backoff, 0)
     builder.arc(after, old.start, backoff, 0)
     builder.finals[old.start] = min(builder.finals[old.start], -math.log(filler.weight))  # silence alone
     for state in np.flatnonzero(np.isfinite(old.final_S)).tolist():
         if state != old.start:
             builder.arc(state, before, backoff, 0, float(old.final_S[state]))
-    usable = {pron.word for pron in filler.pronunciations}
-    firsts = [word for word in usable if not word.startswith(JOINER)]
-    for word in sorted(usable):
-        if word in firsts:
-            builder.arc(before, within, label[word], label[word], math.log(len(firsts)) - math.log(filler.weight))
-        else:
-            cost = -math.log(10) * filler.letters.prob_G[1 + filler.letters.numbers[word]]
-            builder.arc(within, within if word.endswith(JOINER) else after, label[word], label[word], float(cost))
     return Grammar(words, builder.fst(), grammar.source, grammar.dropped)
+
+
+def _add_filler(builder: FstBuilder, filler: Spelling, label: Mapping[str, int], after: int) -> int:
+    """Add the n-grams of a filler's phones; return the state before its first, from which its last leads to `after`.
+
+    What the model of phones allows, but no filler has, is left out: a first phone later on, and phones after the last.
+    """
+    phones = from_arpa(filler.letters, Lexicon(filler.pronunciations))
+    state_of = [builder.state() for _ in phones.fst.final_S]
+    for source, arc in zip(phones.fst.source_A.tolist(), phones.fst.arcs_A.tolist(), strict=True):
+        ilabel, _, cost, target = arc
+        unit = phones.words[ilabel]
+        at_start, is_first = source == phones.fst.start, begins_filler(unit)
+        if at_start != is_first:
+            continue
+        ends = unit != BACKOFF and not unit.endswith(JOINER)
+        to, entering = after if ends else state_of[target], -math.log(filler.weight) if at_start else 0.0
+        builder.arc(state_of[source], to, label[unit], label[unit] * (unit != BACKOFF), cost + entering)
+    return state_of[phones.fst.start]
 
 
 def with_silence(grammar: Grammar) -> Grammar:

@@ -13,6 +13,7 @@ Axes: W words of the symbol table.
 import functools
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from speech3.decode.beam_search import Lattice
-from speech3.decode.grammar import BACKOFF, Speller, are_pieces, join_words, mark_of, read_speller, read_spelling
+from speech3.decode.grammar import BACKOFF, Speller, Spelling, are_pieces, join_words, mark_of, read_spelling
 from speech3.decode.graph import DecodingGraph
 from speech3.decode.lattice_archive import read_lattices, write_lattices
 from speech3.decode.lattice_composition import NO_WORD, LmStates, expand_pieces, numbers_of, of_arpa, of_grammar
@@ -34,7 +35,7 @@ from speech3.decode.word_lattice import WordLattice, words_of
 from speech3.errors import DataError, MismatchError, MissingError, SettingError, check_bad
 from speech3.hmm import read_symbol_table
 from speech3.io import A_DATADIR, A_GRAPH, GRAMMAR_FILE, GRAPH_FILE, read_fst
-from speech3.language import ArpaLm, read_arpa
+from speech3.language import JOINER, ArpaLm, read_arpa
 from speech3.runtime import check_output, progress, read_json, say, write_json, write_text
 
 ARCHIVE, INDEX, SYMBOLS, ABOUT = "lat.ark", "lat.scp", "words.txt", "lattice.json"
@@ -90,11 +91,19 @@ class LatticeDir:
         return tuple(self.symbols[label] for label in labels)
 
     def spelled(self, labels: Sequence[int]) -> tuple[str, ...]:
-        return join_words(self.units(labels), self.mark, self.speller) if self.mark else self.units(labels)
+        return join_words(self.units(labels), self.mark, self._speller) if self.mark else self.units(labels)
 
-    @cached_property
-    def speller(self) -> Speller | None:
-        return read_speller(Path(self.about.graph))
+    def filled(self, word: str) -> str:
+        """A word of joined pieces, such as ``<AH><T>``: if it is a filler, what `spelled` makes of it, or nothing."""
+        phones = re.findall("<[^<>]+>", word)
+        if len(phones) < 2 or "".join(phones) != word:
+            return word
+        first, *others = phones
+        return " ".join(join_words([first + JOINER, *(JOINER + phone for phone in others)], self.mark, self._speller))
+
+    @property
+    def _speller(self) -> Speller | None:
+        return self.spelling.speller if self.spelling else None
 
     @cached_property
     def mark(self) -> str:
@@ -103,8 +112,12 @@ class LatticeDir:
 
     def with_unseen(self, lm: ArpaLm) -> ArpaLm:
         """A language model of words, to which the unseen words that the graph can spell are added, if it spells any."""
-        spelling = None if are_pieces(lm.words) else read_spelling(Path(self.about.graph))
-        return spelling.added_to(lm) if spelling else lm
+        return self.spelling.added_to(lm) if self.spelling and not are_pieces(lm.words) else lm
+
+    @cached_property
+    def spelling(self) -> Spelling | None:
+        """How the graph spells unseen words, if it does."""
+        return read_spelling(Path(self.about.graph))
 
     def old_lm(self, given: Path | None = None) -> tuple[LmStates, np.ndarray]:
         """The language model used in the search, and (W,) its number of each symbol.
@@ -357,18 +370,19 @@ def oracle_texts(archive: Path, references: Mapping[str, str]) -> dict[str, str]
 def _oracle_text(lattice: WordLattice, directory: LatticeDir, number: dict[str, int], reference: list[str]) -> str:
     names: Sequence[str] = directory.symbols
     if directory.mark:
-        lattice, names = _whole_words(lattice, directory.symbols)
+        lattice, names = _whole_words(lattice, directory)
         number = {name: label for label, name in enumerate(names)}
     found = oracle_words(lattice, [number.get(word, -1) for word in reference])
     return " ".join(names[word] for word in found if word)
 
 
-def _whole_words(lattice: WordLattice, symbols: tuple[str, ...]) -> tuple[WordLattice, list[str]]:
-    """A lattice of whole words from one of pieces, and the words' names.
+def _whole_words(lattice: WordLattice, directory: LatticeDir) -> tuple[WordLattice, list[str]]:
+    """A lattice of whole words from one of pieces, and the words' names, with fillers as the text has them.
 
     Each word is on the arc that completes it; words that are completed where a path ends are on arcs to one more state.
     """
-    expanded, words, last = expand_pieces(lattice, symbols)
+    expanded, words, last = expand_pieces(lattice, directory.symbols)
+    words, last = ([directory.filled(word) for word in each] for each in (words, last))
     names = ["", *sorted({*words, *last} - {""})]
     number = {name: label for label, name in enumerate(names)}
     ends, state = np.flatnonzero(np.isfinite(expanded.final_graph_S)), len(last)

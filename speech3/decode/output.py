@@ -23,7 +23,7 @@ from speech3.decode.grammar import join_segments
 from speech3.decode.search import Decoding, Hypothesis
 from speech3.decode.trained_model import TrainedModel
 from speech3.errors import DataError, Speech3Error, counted
-from speech3.hmm import Alignment, PdfsOnly, Segment, Wave, word_segments, write_ctm
+from speech3.hmm import Alignment, PdfsOnly, Segment, Wave, unmarked, word_segments, write_ctm
 from speech3.io import ComputedMapping
 from speech3.language import UNKNOWN
 from speech3.runtime import progress, say, write_text
@@ -135,9 +135,11 @@ class UtteranceParts:
                 continue
             parts, starts = list(begins_s), np.array(list(begins_s.values()))
             said: dict[str, list[str]] = {part: [] for part in parts}
+            spoken = set(words[whole].split())
             for word in ctm[whole]:
                 middle_s = (word.start_s + word.end_s) / 2
-                said[parts[max(0, int(np.searchsorted(starts, middle_s, "right")) - 1)]].append(word.label)
+                part = parts[max(0, int(np.searchsorted(starts, middle_s, "right")) - 1)]
+                said[part].append(unmarked(word.label, spoken))
             found |= {part: " ".join(each) for part, each in said.items()}
         return found
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import jiwer
 import numpy as np
 
 from speech3.decode.apply import decoded_features
-from speech3.decode.grammar import are_pieces
+from speech3.decode.grammar import are_pieces, join_words, parts_of_words
 from speech3.decode.lattice_composition import (
     NO_WORD,
     Composed,
@@ -63,7 +64,7 @@ from speech3.errors import (
 )
 from speech3.hmm import ADAPTED, read_spk2utt
 from speech3.io import GRAPH_DIR
-from speech3.language import UNKNOWN, ArpaLm, is_neural, is_word, read_checked, read_neural
+from speech3.language import UNKNOWN, ArpaLm, NeuralLm, is_neural, is_word, read_checked, read_neural
 from speech3.runtime import progress, read_utf8, say, write_json
 
 WEIGHTS = tuple(round(0.1 * step, 1) for step in range(11))
@@ -205,12 +206,18 @@ def _refuse(lacking: list[str], source: str, where: str) -> None:
 
 
 def by_function(
-    directory: LatticeDir, function: SentenceScorer, name: str, n: int, old: tuple[LmStates, np.ndarray]
+    directory: LatticeDir,
+    function: SentenceScorer,
+    name: str,
+    n: int,
+    old: tuple[LmStates, np.ndarray],
+    further_cost: Callable[[tuple[str, ...]], float] = lambda units: 0.0,
 ) -> Iterator[tuple[str, RescoredSentences]]:
     """Yield each utterance with its N best paths and the costs that a function gives their words.
 
     The function takes the distinct word sequences of one utterance, and returns the natural logarithm of the
     probability of each, including the end of the sentence. `name` is that of the function, for messages.
+    `further_cost`: what the units of a path cost besides (`_spelling_cost`).
 
     Raises `Speech3Error`: the function raised an exception or did not return one number for each sequence; a lattice
     cannot be read, or was made with a language model other than `old`.
@@ -228,7 +235,8 @@ def by_function(
         for path, words, old_cost in zip(paths, said, olds, strict=True):
             acoustic, units = scale * path.acoustic_cost(lattice), directory.units(path.words)
             graph_cost = path.cost - acoustic
-            sentences.append(RescoredSentence(words, units, acoustic, graph_cost, old_cost, costs[words]))
+            new_cost = costs[words] + further_cost(units)
+            sentences.append(RescoredSentence(words, units, acoustic, graph_cost, old_cost, new_cost))
         yield utterance, RescoredSentences(tuple(sentences))
 
 
@@ -293,8 +301,12 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
     is_function = ":" in lm and not Path(lm).exists()
     if is_neural(Path(lm)) or is_function:
         options = replace(options, nbest=options.nbest or NBEST)
-        function = load_function(lm) if is_function else _neural(Path(lm), directory)
-        rescored = by_function(directory, function, lm, options.nbest, old)
+        if is_function:
+            rescored = by_function(directory, load_function(lm), lm, options.nbest, old)
+        else:
+            neural = _neural(Path(lm), directory)
+            spelling_cost = partial(_spelling_cost, directory, neural)
+            rescored = by_function(directory, neural.sentence_scores, lm, options.nbest, old, spelling_cost)
     else:
         model = directory.with_unseen(read_checked(Path(lm)))
         if lacking := unknown_words(directory, model):
@@ -333,7 +345,7 @@ def rescore(directory: LatticeDir, lm: str, out: Path, options: RescoreOptions) 
     return Rescoring(weight, rates, decoding)
 
 
-def _neural(path: Path, directory: LatticeDir) -> SentenceScorer:
+def _neural(path: Path, directory: LatticeDir) -> NeuralLm:
     """Read a neural model; refuse it if it lacks most words of the lattices, and name those that it lacks.
 
     Pieces are not checked.
@@ -351,7 +363,20 @@ def _neural(path: Path, directory: LatticeDir) -> SentenceScorer:
             f"{lm.source}: lacks {counted(len(lacking), 'word')} of the graph, such as {listed(lacking, 5)};"
             f" they are {UNKNOWN}"
         )
-    return lm.sentence_scores
+    return lm
+
+
+def _spelling_cost(directory: LatticeDir, lm: NeuralLm, units: tuple[str, ...]) -> float:
+    """What it costs to spell the words among these units that a neural model lacks, for which it has only ``<unk>``.
+
+    Without it, any string of letters would be as probable as all unseen words together.
+    """
+    if not (spelling := directory.spelling):
+        return 0.0
+    words = [units[part] for part in parts_of_words(units, directory.mark)]
+    unseen = (word for word in words if len(word) > 1)
+    lacking = (word for word in unseen if not all(map(lm.knows, join_words(word, directory.mark, spelling.speller))))
+    return sum(map(spelling.cost, lacking))
 
 
 def load_function(name: str) -> SentenceScorer:

@@ -435,7 +435,7 @@ class Spoken:
     Attributes
     ----------
     text
-        The word as spelled in the vocabulary, or the phone without its position in the word.
+        The word, or the phone without its position in the word.
     start_s, end_s
         Seconds from the beginning of the recording; None if the model cannot align.
     confidence
@@ -453,7 +453,7 @@ class Spoken:
 class Word(Spoken):
     """A word; `<unk>` for one that is not known or not sure.
 
-    It is `guessed` if the vocabulary lacks it and it was spelled from its phones (`lm.filler=spelled`).
+    It is `guessed` if it was spelled from its phones, as a word that the graph lacks (`lm.filler=spelled`).
     """
 
     guessed: bool = False

@@ -167,7 +167,7 @@ def _until(segment: Segment, end_s: float) -> Segment:
 def transcription_json(result: Transcription) -> str:
     """A JSON line: file, duration and text of a recording, its words with start, end and confidence, and its N best.
 
-    Words that the vocabulary lacks, and are guesses, are in angle brackets in the list of words. Times are in seconds;
+    In the list of words, those that were guessed from their phones are in angle brackets. Times are in seconds;
     confidences are probabilities, left out where they are unknown.
     """
     words = [word_of(word.marked, word.start_s, word.end_s, word.confidence) for word in result.words]
@@ -347,6 +347,8 @@ def _warm_up(recognizer: TrainedModel, rate_hz: int) -> None:
     stream = Stream(recognizer, rate_hz)
     stream.accept(np.random.default_rng(0).uniform(-0.1, 0.1, rate_hz))
     stream.finish()
+    if speller := recognizer.graph.speller:
+        speller([f"<{speller.model.phones[0]}>"])
 
 
 def _samples(decoder: PcmDecoder, blocks: Iterator[bytes]) -> Iterator[np.ndarray]:

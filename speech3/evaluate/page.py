@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from speech3.errors import MissingError, counted
 from speech3.evaluate import figures, html
@@ -213,7 +213,7 @@ class UnknownWords:
 
     counts: Mapping[str, int] = field(default_factory=dict)
     words: int = 0
-    spelled: bool = False  # such words can be recognised letter by letter
+    spelled_by: Literal["", "letters", "phones"] = ""  # what such words can be recognised by, if by anything
 
 
 def within_limit(material: Mapping[str, UtteranceMaterial]) -> dict[str, UtteranceMaterial]:
@@ -301,12 +301,12 @@ def vocabulary_section(unknown: UnknownWords | None) -> str:
     share = total / max(unknown.words, 1)
     if not total:
         return f"<p>All {unknown.words:,} words of the references are in the vocabulary.</p>"
-    can = (
-        "They can only be recognised letter by letter."
-        if unknown.spelled
-        else "None of them can be recognised, and neighbouring words often go wrong, too. <code>speech3 graph"
-        " MODEL OUT --add FILE</code> adds words to a trained model."
-    )
+    can = {
+        "letters": "They can only be recognised letter by letter.",
+        "phones": "They can only be guessed: their phones are recognised, and spelled as the lexicon's words are.",
+        "": "None of them can be recognised, and neighbouring words often go wrong, too. <code>speech3 graph"
+        " MODEL OUT --add FILE</code> adds words to a trained model.",
+    }[unknown.spelled_by]
     are = "is" if total == 1 else "are"
     of_all = f"{total:,} of {unknown.words:,} words of the references ({share:.1%})"
     text = f"<p>{of_all} {are} outside the vocabulary. {can}</p>"

@@ -10,7 +10,7 @@ a deletion or insertion, 2 for an optional word that is left out, which then cou
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
@@ -473,19 +473,34 @@ def _compared(
         if kind != "kaldi":
             _refuse_alternatives(found, "a hypothesis is one text")
     several = {name for name, line in reference.items() if readings[0] != "kaldi" and not is_simple(line.text)}
+    known = {*NOT_SCORED, *(word for line in reference.values() for word in line.text.split())}
+    notes: list[str] = []
     chosen, heard = [], []
-    for found in hypotheses:
+    for kind, found in zip(readings[1:], hypotheses, strict=True):
         hypothesis = {name: line.text for name, line in found.items()}
+        if kind == "ctm" and (guesses := _guesses(hypothesis.values(), known)):
+            bare = {guess: guess[1:-1] for guess in guesses}
+            hypothesis = {name: " ".join(bare.get(w, w) for w in text.split()) for name, text in hypothesis.items()}
+            notes.append(
+                f"angle brackets in .ctm mark words that were guessed, and are not scored:"
+                f" {counted(len(bare), 'word')}, such as {listed(guesses, 3)}"
+            )
         best, said = resolve({name: reference[name] for name in several}, hypothesis, normalize)
         chosen.append({name: best.get(name, line.text) for name, line in reference.items()})
         heard.append(said)
-    notes: tuple[str, ...] = ()
     if several:
-        notes = (
+        notes.append(
             f"{len(several)} references have alternatives or optional words: the text nearest to the hypothesis is"
-            " scored, and an optional word that was left out is correct (as sclite -D does)",
+            " scored, and an optional word that was left out is correct (as sclite -D does)"
         )
-    return Texts(chosen, heard, readings, None, notes)
+    return Texts(chosen, heard, readings, None, tuple(notes))
+
+
+def _guesses(texts: Iterable[str], known: Collection[str]) -> list[str]:
+    """The words of a CTM in angle brackets, except those of references and symbols for noise and unknown words."""
+    words = dict.fromkeys(word for text in texts for word in text.split())
+    marked = (word for word in words if word.startswith("<") and word.endswith(">") and len(word) > 2)
+    return [word for word in marked if word not in known and word.lower() not in known]
 
 
 def find_speakers(

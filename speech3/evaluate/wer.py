@@ -24,7 +24,7 @@ Axes: U units (utterances or speakers), R resamples, C columns of counts.
 
 import reprlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -494,21 +494,13 @@ def reliability_of(score: Score, tracks: Mapping[str, Sequence["Segment"]]) -> R
     used = 0
     for utterance in scored:
         words = tracks.get(utterance.name, ())
-        said = set(utterance.hyp)
-        track = [word.confidence for word in words if _is_scored(word.label, said, score.normalize)]
+        track = [word.confidence for word in words if scored_words(normalize_text(word.label, score.normalize))]
         known = [each for each in track if each is not None]
         if len(known) == len(track) == len(utterance.hyp):
             used += 1
             confidences += known
             right += [kind == "equal" for kind, _, hyp in utterance.alignment() if hyp]
     return reliability(confidences, right) if confidences and used >= 0.95 * len(scored) else None
-
-
-def _is_scored(label: str, said: Set[str], normalize: Sequence[str]) -> bool:
-    """Whether a word of a CTM is scored; a guess is in angle brackets there, but not in the text (`said`)."""
-    if scored_words(normalize_text(label, normalize)):
-        return True
-    return label.startswith("<") and normalize_text(label[1:-1], normalize) in said
 
 
 def reliability_beside(score: Score, hypothesis: Path) -> Reliability | None:

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         frame_clock as frame_clock,
         phone_segments as phone_segments,
         read_ctm as read_ctm,
+        unmarked as unmarked,
         word_segments as word_segments,
         write_ctm as write_ctm,
         write_textgrid as write_textgrid,

@@ -99,6 +99,7 @@ if TYPE_CHECKING:
         is_neural as is_neural,
         measure_sentences as measure_sentences,
         mixed as mixed,
+        ngram_log_probs as ngram_log_probs,
         read_known as read_known,
         read_neural as read_neural,
     )

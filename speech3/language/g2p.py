@@ -48,7 +48,7 @@ _BEAM, _WIDTH = 3.0, 100
 _SPECIAL = 2  # numbers of <s> and </s> in the n-gram model
 _SILENT_KINDS = "PSZC"  # Unicode's punctuation, symbols, spaces and controls: silent where the lexicon lacks them
 Table = Mapping[str, Sequence[Phones]]
-G2P = "g2p.safetensors"  # in a model directory
+G2P = "g2p.safetensors"  # in a model directory; in that of a graph, what spells its fillers
 _WORTH_KEEPING_S = 1.0  # of learning
 
 

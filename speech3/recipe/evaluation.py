@@ -205,7 +205,8 @@ def unknown(e: Experiment, best: str) -> UnknownWords | None:
     utterances = read_datadir(e.data("test")).utterances.values()
     said = Counter(word for utterance in utterances for word in spoken(utterance.text).split())
     counts = {word: count for word, count in said.items() if word not in known}
-    return UnknownWords(counts, said.total(), spelled=bool(e.recipe.letters))
+    spelled = e.recipe.lm.filler == "spelled"
+    return UnknownWords(counts, said.total(), "letters" if e.recipe.letters else "phones" if spelled else "")
 
 
 def rescore_system(e: Experiment, system: str) -> None:

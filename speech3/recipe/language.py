@@ -8,6 +8,7 @@ OUT/lm/own.arpa.gz      if a model and its text are given: our own model,     OU
 OUT/lm/lexicon.txt      pronunciations of words that only lm.text or lm.arpa has, for the graphs
 OUT/lm/text.txt         lm.text as the transcripts of a folder are written
 OUT/lm/letters.arpa.gz  with lm.letters: model of the letters of words, which spells unseen words in each of the graphs
+OUT/lm/g2p.safetensors  with lm.filler=spelled: model of letters and phones, which spells unseen words
 OUT/lm/rescore.arpa.gz  with lm.rescore=ORDER: for rescoring lattices; estimated without dev's sentences
 OUT/lm/rescore          with lm.rescore=lstm: the same, a neural model mixed with a 4-gram
 """

@@ -1,27 +1,40 @@
 """Fillers that are spelled: the phones of words that a graph lacks, and the letters guessed from them."""
 
 import json
+import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import toys
-from whistles import RATE_HZ, SAID, SETTINGS, features, save_gmm, whistled
+from test_filler import cost_of
+from whistles import HMM as SAID_HMM, RATE_HZ, SAID, SETTINGS, features, save_gmm, whistled
 
 from speech3.config import RecipeConfig, parse
-from speech3.decode.grammar import join_segments, join_words, phone_costs, read_spelling, spelled_filler
+from speech3.decode.grammar import (
+    join_segments,
+    join_words,
+    one_word_grammar,
+    phone_costs,
+    read_spelling,
+    spelled_filler,
+    with_filler,
+)
 from speech3.decode.graph import build_graph, load_graph
+from speech3.decode.lattice_directory import WantedResults, decode_latticed, open_lattices, oracle_texts
 from speech3.decode.new_graph import GraphSources, make_graph
-from speech3.decode.output import write_decoding
+from speech3.decode.output import UtteranceParts, write_decoding
 from speech3.decode.recognizer import Recognizer, Transcription, load_recognizer, transcribe_samples
+from speech3.decode.rescoring import _spelling_cost
 from speech3.decode.streaming import Stream
 from speech3.decode.transcribing import transcription_json
 from speech3.errors import DataError, Speech3Error
-from speech3.evaluate import score
-from speech3.evaluate.wer import reliability_of
+from speech3.evaluate.text import read_all
 from speech3.hmm import Segment, read_ctm
+from speech3.language import ngram_log_probs
 from speech3.language.lexicon import Lexicon, Pronunciation
 
 # Each word is spelled as it is pronounced, in capitals.
@@ -120,8 +133,44 @@ def test_a_lexicon_of_few_words_is_refused(tmp_path: Path) -> None:
             parse(RecipeConfig, {"corpus": "any", "lm": {"order": 2, "filler": "spelled"}, **more}, Path("recipe.yaml"))
 
 
-def test_confidences_of_a_marked_ctm_belong_to_the_words_of_the_text() -> None:
-    scored = score({"u": "A BAB A"}, {"u": "A BAA A"})
-    track = [Segment(0.0, 0.1, "A", 0.9), Segment(0.1, 0.2, "<BAA>", 0.3), Segment(0.2, 0.3, "A", 0.8)]
-    found = reliability_of(scored, {"u": track})
-    assert found is not None and found.words == 3
+def test_a_ctm_with_marked_guesses_is_scored_as_the_text_is(tmp_path: Path) -> None:
+    (tmp_path / "ref.txt").write_text("u A BAB <laugh>\n")
+    words = ("A", "<BAB>", "<laugh>", "<unk>")
+    (tmp_path / "hyp.ctm").write_text("".join(f"u 1 {n}.000 0.500 {word} 0.900\n" for n, word in enumerate(words)))
+    found = read_all([tmp_path / "ref.txt", tmp_path / "hyp.ctm"])
+    assert found.hypotheses == [{"u": "A BAB <laugh> <unk>"}]
+    assert len(found.notes) == 1 and "1 word, such as <BAB>" in found.notes[0]
+
+
+def test_words_of_a_long_utterance_are_divided_as_the_text_has_them() -> None:
+    track = [Segment(0.0, 0.1, "A"), Segment(0.1, 0.2, "<BAB>"), Segment(2.1, 2.2, "<noise>"), Segment(2.2, 2.3, "B")]
+    found = UtteranceParts({"u": {"u-1": 0.0, "u-2": 2.0}}).divided({"u": "A BAB <noise> B"}, {"u": track})
+    assert found == {"u-1": "A BAB", "u-2": "<noise> B"}
+
+
+def test_the_oracle_spells_as_the_text_does(model: Path, tmp_path: Path) -> None:
+    feats = {"u": features(whistled(*BAB), tmp_path)}
+    decode_latticed(load_recognizer(model), feats, tmp_path / "out", WantedResults(archive=True))
+    assert oracle_texts(tmp_path / "out" / "lat.ark", {"u": "BAB"}) == {"u": "BAB"}
+
+
+def test_a_neural_model_that_lacks_a_word_does_not_spell_it_for_nothing(model: Path, tmp_path: Path) -> None:
+    feats = {"u": features(whistled(*BAB), tmp_path)}
+    decode_latticed(load_recognizer(model), feats, tmp_path / "out", WantedResults(archive=True))
+    directory, lm = open_lattices(tmp_path / "out"), Mock(knows=lambda word: word == "A")
+    spelling = read_spelling(model / "graph")
+    assert spelling is not None
+    cost = sum(-log_prob for log_prob in ngram_log_probs(spelling.letters, [list(UNITS)])[0])
+    assert _spelling_cost(directory, lm, ("A", *UNITS, "A", *UNITS)) == pytest.approx(2 * cost)
+    assert cost > 0 and _spelling_cost(directory, lm, ("A", "A")) == 0
+    assert _spelling_cost(directory, Mock(knows=lambda word: word in ("A", "BAB")), UNITS) == 0
+
+
+def test_the_filler_of_a_grammar_has_the_trigrams_of_that_of_an_n_gram_model(model: Path) -> None:
+    spelling = read_spelling(model / "graph")
+    assert spelling is not None
+    grammar = with_filler(one_word_grammar(SAID_HMM.lexicon), spelling)
+    first, *rest = ngram_log_probs(spelling.letters, [list(UNITS)])[0].tolist()
+    wanted = -math.log(spelling.weight) - first - sum(rest[:-1])  # the last is the end, which the last phone marks
+    assert cost_of(grammar, UNITS) == pytest.approx(wanted, rel=1e-4)
+    assert cost_of(grammar, UNITS[1:]) == cost_of(grammar, (UNITS[0], *UNITS)) == math.inf

@@ -22,7 +22,7 @@ Axes: T frames, P pdfs, S phone segments, W words.
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,8 +90,8 @@ class Segment:
     """A phone or a word, from `start_s` to `end_s` seconds after the utterance's beginning.
 
     `confidence`, if known, comes from `speech3.hmm.alignment.times` in an alignment, and from
-    `speech3.decode.lattice_paths` after decoding. A recognised word is `guessed` if the vocabulary lacks it and it was
-    spelled from its phones.
+    `speech3.decode.lattice_paths` after decoding. A recognised word is `guessed` if it was spelled from its phones,
+    as a word that the graph lacks.
     """
 
     start_s: float
@@ -184,6 +184,12 @@ def ctm_line(utterance: str, segment: Segment) -> str:
     """One line of a CTM, without the newline."""
     sixth = "" if segment.confidence is None else f" {segment.confidence:.3f}"
     return f"{utterance} 1 {segment.start_s:.3f} {segment.end_s - segment.start_s:.3f} {segment.marked}{sixth}"
+
+
+def unmarked(label: str, said: Collection[str]) -> str:
+    """The word of a CTM's label; a guess is in angle brackets there (`Segment.marked`), and not in the text (`said`)."""
+    bare = label[1:-1]
+    return bare if label == f"<{bare}>" and label not in said and bare in said else label
 
 
 def read_ctm(path: Path | str) -> dict[str, list[Segment]]:
