@@ -187,7 +187,7 @@ def ctm_line(utterance: str, segment: Segment) -> str:
 
 
 def unmarked(label: str, said: Collection[str]) -> str:
-    """The word of a CTM's label; a guess is in angle brackets there (`Segment.marked`), and not in the text (`said`)."""
+    """The word of a CTM's label; a guess is in angle brackets there (`Segment.marked`), not in the text (`said`)."""
     bare = label[1:-1]
     return bare if label == f"<{bare}>" and label not in said and bare in said else label
 
