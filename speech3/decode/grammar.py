@@ -33,6 +33,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -210,7 +211,7 @@ def join_segments(pieces: Sequence[Segment], mark: str = WORD_START, speller: "S
 def parts_of_words(units: Sequence[str], mark: str) -> list[slice]:
     """Where the pieces of each word are among units of a vocabulary with this mark."""
     starts = [place for place, unit in enumerate(units) if place == 0 or not continues(unit, mark)]
-    return [slice(start, end) for start, end in zip(starts, [*starts[1:], len(units)], strict=True)]
+    return [slice(*ends) for ends in pairwise([*starts, len(units)])]
 
 
 def _joined(pieces: Sequence[Segment], speller: "Speller | None") -> Segment:

@@ -96,6 +96,7 @@ def test_fillers_without_a_speller_and_noise_are_unk_as_before() -> None:
     spelling = spelled_filler(HMM)
     assert join_words(("A", *UNITS, "A"), "￭", spelling.speller) == ("A", "BAB", "A")
     assert join_words(("A", *UNITS, "A"), "￭") == ("A", "<unk>", "A")
+    assert join_words((), "￭", spelling.speller) == ()
     noise = ("<unk>￭", "￭<unk>")
     assert join_words(noise, "￭", spelling.speller) == ("<unk>",)
     parts = [Segment(n / 10, (n + 1) / 10, unit, 0.9 - n / 10) for n, unit in enumerate(("A", *UNITS))]
