@@ -244,11 +244,13 @@ def aligned_words(
     decoding: Decoding,
     jobs: int = 1,
     waves: Mapping[str, Wave] | None = None,
+    *,
+    judge: bool = True,
 ) -> tuple[dict[str, list[Segment]], Mapping[str, Alignment]]:
     """Times and, if known, confidences of the decoded words, found by aligning them with the same acoustic model.
 
     Times are more exact where the waveform is in `waves` (`speech3.hmm.alignment.boundaries`). The alignments of the
-    utterances that could be aligned are returned, too.
+    utterances that could be aligned are returned, too. `judge` as for `times_in`.
 
     The path through the graph gives no exact word boundaries, because determinisation and weight pushing move the word
     labels; Kaldi realigns lattices for the same reason (lattice-align-words). The words of an utterance that cannot be
@@ -260,7 +262,7 @@ def aligned_words(
     alignments, bad = recognizer.align(
         ComputedMapping(texts, feats.__getitem__), texts, jobs, strict=False, waves=waves
     )
-    times = times_in(recognizer, alignments, decoding)
+    times = times_in(recognizer, alignments, decoding, judge=judge)
     for found in decoding.hypotheses:
         if found.units and found.utterance not in times:
             end_s = len(feats[found.utterance]) * recognizer.clock.shift_s
@@ -294,11 +296,11 @@ def _whole_words(recognizer: TrainedModel, units: Sequence[Segment]) -> Sequence
 
 
 def times_in(
-    recognizer: TrainedModel, alignments: Mapping[str, Alignment], decoding: Decoding
+    recognizer: TrainedModel, alignments: Mapping[str, Alignment], decoding: Decoding, *, judge: bool = True
 ) -> dict[str, list[Segment]]:
     """Times and confidences of the decoded words in alignments with their units.
 
-    A word whose length is not that of the word (`WordLengths`) becomes ``<unk>``, as does one of little confidence.
+    `judge`: whether a word whose length is not that of the word becomes ``<unk>`` (`WordLengths`).
     """
     said = {h.utterance: h for h in decoding.hypotheses}
     times = {
@@ -307,21 +309,21 @@ def times_in(
         )
         for key, found in alignments.items()
     }
-    known = recognizer.settings.lengths
+    known = recognizer.settings.lengths if judge else None
     if known:
         times = {key: [word if known.fits(word) else unknown(word) for word in found] for key, found in times.items()}
     return {key: [_calibrated(word, recognizer) for word in found] for key, found in times.items()}
 
 
 def _calibrated(word: Segment, recognizer: TrainedModel) -> Segment:
-    """The word with its calibrated confidence; `<unk>` if that is below the recogniser's `least_confidence`.
+    """The word with its calibrated confidence; `<unk>` if that is below the recogniser's `min_confidence`.
 
     It is not left out: that something was said there may matter, as in a command that lacks a word.
     """
     if word.confidence is None:
         return word
     confidence = recognizer.settings.calibrated(word.confidence)
-    sure = word if confidence >= recognizer.least_confidence else unknown(word)
+    sure = word if confidence >= recognizer.min_confidence else unknown(word)
     return replace(sure, confidence=confidence)
 
 
@@ -336,7 +338,7 @@ def without_doubtful(recognizer: TrainedModel, found: Hypothesis, timed: Sequenc
     """
     if timed is not None:
         return replace(found, words=tuple(word.label for word in timed))
-    if not (recognizer.least_confidence and found.confidences):
+    if not (recognizer.min_confidence and found.confidences):
         return found
     pieces = [Segment(0.0, 0.0, unit, each) for unit, each in zip(found.units, found.confidences, strict=True)]
     words = _whole_words(recognizer, pieces)

@@ -471,7 +471,7 @@ def _recognised(recognizer: TrainedModel, name: str, wave_S: np.ndarray, rate_hz
         best, lattice, paths = decode_one(recognizer, name, feats[name], recognizer.nbest)
         decoding = Decoding((best,), {})
     else:
-        decoding = recognizer.decode(feats, confidences=wanted.times or judged or recognizer.least_confidence > 0)
+        decoding = recognizer.decode(feats, confidences=wanted.times or judged or recognizer.min_confidence > 0)
     if len(paths) < recognizer.nbest:
         say(f"{name}: has {counted(len(paths), 'word sequence')} within the lattice beam, not {recognizer.nbest}")
     words, phones = [], []

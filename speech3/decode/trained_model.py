@@ -9,8 +9,8 @@ A model directory is self-contained, however it was trained:
     features.yaml       what the inputs are
     graph/              HCLG.fst, words.txt, graph.json (`speech3.decode.graph`)
     graph_tuning/       the same without the dev set's sentences, if the language model's text contains them
-    decode.json         acoustic scale, word penalty, cost of fillers, calibration and least confidence of words, tuned
-                        on the dev set; lengths of words; beam and maximum of states
+    decode.json         acoustic scale, word penalty, cost of fillers and calibration, tuned on the dev set; lengths of
+                        words; beam and maximum of states
     tuning.json         `DecodeConfig` of its recipe, with the tuning grid
 
 An exported network (`speech3.decode.model_export`) is a file, OUT.onnx, which includes the config of its features, and
@@ -186,15 +186,12 @@ class DecodeSettings:
     confidence: Calibration | None = None  # maps posteriors to confidences; None: the confidences are the posteriors
     filler_cost: float = FILLER_COSTS[-1]  # added to the cost of each filler (`speech3.decode.grammar`)
     lengths: WordLengths | None = None  # words of other lengths are not believed; None: their lengths are not judged
-    min_confidence: float = 0.0  # nor are those of a lower confidence; only where lengths are judged
 
     def __post_init__(self) -> None:
         numbers = self.acoustic_scale, self.word_penalty, self.filler_cost
         finite = all(map(math.isfinite, numbers))
         if not (finite and self.acoustic_scale > 0 and self.beam > 0 and self.max_active == int(self.max_active) >= 1):
             raise TypeError("acoustic_scale, beam and max_active must be above 0")
-        if not 0 <= self.min_confidence <= 1:
-            raise TypeError("min_confidence must be from 0 to 1")
 
     @property
     def search(self) -> DecodeConfig:
@@ -342,11 +339,6 @@ class TrainedModel:
     def without_adapted(self) -> Self:
         """For the features that the network reads beside those adapted to speakers."""
         return replace(self, features=self.features.model_copy(update={"adapted": 0}), sat=None)
-
-    @property
-    def least_confidence(self) -> float:
-        """The least confidence of words: that which was tuned, or a higher one that was asked for."""
-        return max(self.min_confidence, self.settings.min_confidence)
 
     @cached_property
     def settings(self) -> DecodeSettings:

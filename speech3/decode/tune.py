@@ -31,7 +31,7 @@ from speech3.decode.speaker_passes import passes_before_last, say_speakers, spea
 from speech3.decode.trained_model import Calibration, DecodeSettings, TrainedModel, load_settings, log_odds
 from speech3.decode.word_lengths import WordLengths
 from speech3.errors import DataError, Speech3Error, counted, listed
-from speech3.hmm import ADAPTED, PASSES, Hmm, Segment
+from speech3.hmm import ADAPTED, PASSES, Hmm
 from speech3.io import DECODE_FILE, TUNING_FILE, ComputedMapping
 from speech3.language import is_word
 from speech3.runtime import explained_disk_errors, progress, read_json, say, write_json
@@ -40,7 +40,6 @@ _STEPS, _PRIOR = 50, 1.0  # most Newton steps; strength of the prior, which matt
 ErrorRate = Callable[[list[str], list[str]], float]
 _Found = tuple[Hypothesis, Lattice] | None
 _Words = dict[str, tuple[str, ...]]
-_LEAST_CONFIDENCES = tuple(n / 20 for n in range(20))  # to choose from
 _MAX_BYTES = 512 * 2**20  # bytes of scores; beyond that, they go to a temporary file
 
 
@@ -169,23 +168,19 @@ def tune(
     _say_if_last("acoustic scale", setting[0], scales, key)
     _say_if_last("word penalty", setting[1], penalties, "word_penalties")
     known = tables[setting] | {each: point.error_rate for each, point in exact.items()}
-    calibration = _calibrated(graph, _with_confidences(graph, best_found, setting[0]), references)
+    calibration = _calibrated(graph, best_found, references, setting[0])
     table = tuple(TuningPoint(*each, rate) for each, rate in sorted(known.items()))
     return Tuning(best, table, words[setting], calibration)
 
 
 @dataclass(frozen=True)
 class FillerTuning:
-    """The cost of fillers chosen on dev, the words found with it and their calibration, and the hypotheses.
-
-    Hypotheses have confidences, which are posteriors.
-    """
+    """The cost of fillers chosen on dev, the words found with it and their calibration, and the hypotheses."""
 
     cost: float
     words: Mapping[str, tuple[str, ...]]
     calibration: Calibration
     hypotheses: tuple[Hypothesis, ...] = ()
-    in_negatives: tuple[Hypothesis, ...] = ()
 
 
 def tune_filler(
@@ -228,11 +223,9 @@ def tune_filler(
             chosen = _lowest_without_loss(in_dev, rate, found.best.error_rate)
         if chosen is None:
             return FillerTuning(FILLER_OFF, found.words, found.calibration)
-        sure = _with_confidences(chosen.graph, chosen.found, setting[0])
-        calibration = _calibrated(chosen.graph, sure, references)
-        said = tuple(each for key, each in sure.items() if key in chosen.words)
-        heard = tuple(each for key, each in sure.items() if key not in chosen.words)
-        return FillerTuning(chosen.cost, chosen.words, calibration, said, heard)
+        calibration = _calibrated(chosen.graph, chosen.found, references, setting[0])
+        said = tuple(each[0] for key in chosen.words if (each := chosen.found[key]))
+        return FillerTuning(chosen.cost, chosen.words, calibration, said)
 
 
 @dataclass(frozen=True)
@@ -284,51 +277,20 @@ def _with_fewest_errors(
     return chosen
 
 
-def _with_confidences(graph: DecodingGraph, found: Mapping[str, _Found], scale: float) -> dict[str, Hypothesis]:
-    """The hypotheses with the posteriors of their units; lattices are determinised one at a time to save memory."""
-    return {
-        utterance: replace(each[0], confidences=confidences_in(graph, each[1], each[0].units, scale))
-        for utterance, each in progress(found.items(), len(found), "confidences")
-        if each
-    }
-
-
 def _calibrated(
-    graph: DecodingGraph, sure: Mapping[str, Hypothesis], references: Mapping[str, Sequence[str]]
+    graph: DecodingGraph, found: Mapping[str, _Found], references: Mapping[str, Sequence[str]], scale: float
 ) -> Calibration:
-    """Fit a calibration to the words of hypotheses with confidences."""
+    """Fit a calibration to the words found; lattices are determinised one at a time to save memory."""
     posteriors: list[float] = []
     correct: list[bool] = []
-    for utterance, each in sure.items():
-        if values := each.confidences:
-            joined = join_confidences(each.units, values, graph.mark) if graph.mark else values
-            words = [place for place, word in enumerate(each.words) if is_word(word)]
+    for utterance, each in progress(found.items(), len(found), "confidences"):
+        values = confidences_in(graph, each[1], each[0].units, scale) if each else None
+        if each and values:
+            joined = join_confidences(each[0].units, values, graph.mark) if graph.mark else values
+            words = [place for place, word in enumerate(each[0].words) if is_word(word)]
             posteriors += [joined[place] for place in words]
-            correct += correct_words(references.get(utterance, ()), [each.words[place] for place in words])
+            correct += correct_words(references.get(utterance, ()), [each[0].words[place] for place in words])
     return fit_calibration(posteriors, correct)
-
-
-def _least_confidence(
-    dev: Mapping[str, Sequence[Segment]],
-    heard: Mapping[str, Sequence[Segment]],
-    references: Mapping[str, Sequence[str]],
-    error_rate: ErrorRate,
-) -> float:
-    """The least confidence of words with the fewest errors in dev and negatives together, of several the lowest.
-
-    `dev`, `heard`: the words recognised in dev and in negatives, in which each word is an error.
-    """
-    reference_words = sum(len(references[key]) for key in dev)
-
-    def errors(least: float) -> float:
-        rate = error_rate_of(references, {key: _sure_words(track, least) for key, track in dev.items()}, error_rate)
-        return rate * reference_words + sum(len(_sure_words(track, least)) for track in heard.values())
-
-    return min(_LEAST_CONFIDENCES, key=lambda least: (round(errors(least), 6), least))
-
-
-def _sure_words(track: Sequence[Segment], least: float) -> tuple[str, ...]:
-    return tuple(word.label for word in track if is_word(word.label) and (word.confidence or 0.0) >= least)
 
 
 def _rates(
@@ -430,9 +392,8 @@ def tune_recognizer(
 
     The cost of fillers, if the graph has them, and a calibration of the words' posteriors are written with them. The
     grid is searched on ``config.tuning_minutes`` of the dev set, but the error rate returned is that of the whole set.
-    `negatives` are features of sounds without words, for the cost and the calibration (`tune_filler`), and for the
-    least confidence of words. `lengths` are written, too; without them those of an earlier decode.json stay, as does
-    the least confidence without negatives. Words without these lengths and this confidence count as not recognised.
+    `negatives` are features of sounds without words, for the cost and the calibration (`tune_filler`). `lengths` are
+    written, too; if None, those of an earlier decode.json stay. Words that do not have them count as not recognised.
     """
     graph = recognizer.tuning_graph.with_filler_cost(FILLER_OFF)
     shift_s = recognizer.features.frame_shift / 1000
@@ -452,51 +413,40 @@ def tune_recognizer(
     # The cost of fillers, which were off; then the words of the utterances that were not drawn.
     best, setting, filler_cost = found.best, (found.best.acoustic_scale, found.best.word_penalty), FILLER_OFF
     hypotheses: tuple[Hypothesis, ...] = ()
-    in_negatives: tuple[Hypothesis, ...] = ()
     if graph.has_filler:
         part = {key: said[key] for key in chosen}
         silent = recognizer.scores(negatives), len(negatives)
         filler = tune_filler(graph, scores(chosen), part, config, found, jobs, error_rate, silent)
         found = replace(found, words=filler.words, calibration=filler.calibration)
         graph, filler_cost = graph.with_filler_cost(filler.cost), filler.cost
-        hypotheses, in_negatives = filler.hypotheses, filler.in_negatives
+        hypotheses = filler.hypotheses
     quick = config.model_copy(update={"max_active": config.tuning_max_active})
     if rest:
         shown = progress(scores(rest), len(rest), "rest of dev")
-        others = decode(graph, shown, quick, *setting, jobs, confidences=graph.has_filler, tolerant=True)
+        others = decode(graph, shown, quick, *setting, jobs, tolerant=True)
         hypotheses += others.hypotheses
         found = replace(found, words={**found.words, **others.words})
         best = replace(best, error_rate=error_rate_of(said, found.words, error_rate))
-    earlier = _earlier_settings(recognizer.directory)
-    lengths = lengths or (earlier.lengths if earlier else None)
-    tuned = DecodeSettings(*setting, config.beam, config.max_active, found.calibration, filler_cost, lengths)
-    _save(tuned, recognizer)
-    # Words of other lengths than they have, and of too little confidence, are not recognised.
+    # Words of other lengths than they have are not recognised.
+    lengths = lengths or _earlier_lengths(recognizer.directory)
     if lengths and isinstance(recognizer.outputs, Hmm):
         if lacking := sorted(found.words.keys() - {each.utterance for each in hypotheses}):
-            again = decode(graph, scores(lacking), quick, *setting, jobs, confidences=True, tolerant=True)
+            again = decode(graph, scores(lacking), quick, *setting, jobs, tolerant=True)
             hypotheses += again.hypotheses
-        times, _ = aligned_words(recognizer, feats, Decoding(hypotheses, {}), jobs)
-        times = {key: times.get(key, []) for key in found.words}
-        least = earlier.min_confidence if earlier else 0.0
-        if negatives:
-            heard, _ = aligned_words(recognizer, negatives, Decoding(in_negatives, {}), jobs)
-            least = _least_confidence(times, heard, said, error_rate)
-            say(f"  words of confidence below {least:g} are <unk>")
-        _save(replace(tuned, min_confidence=least), recognizer)
-        found = replace(found, words={key: _sure_words(track, least) for key, track in times.items()})
-        best = replace(best, error_rate=error_rate_of(said, found.words, error_rate))
+        times, aligned = aligned_words(recognizer, feats, Decoding(hypotheses, {}), jobs, judge=False)
+        fitting = {key: tuple(word.label for word in times[key] if lengths.fits(word)) for key in aligned}
+        words = {key: tuple(filter(is_word, fitting.get(key, each))) for key, each in found.words.items()}
+        found = replace(found, words=words)
+        best = replace(best, error_rate=error_rate_of(said, words, error_rate))
+    tuned = DecodeSettings(*setting, config.beam, config.max_active, found.calibration, filler_cost, lengths)
+    tuned.save(recognizer.directory)
+    recognizer.read_settings_again()
     return replace(found, best=best)
 
 
-def _save(tuned: DecodeSettings, recognizer: TrainedModel) -> None:
-    tuned.save(recognizer.directory)
-    recognizer.read_settings_again()
-
-
-def _earlier_settings(directory: Path) -> DecodeSettings | None:
+def _earlier_lengths(directory: Path) -> WordLengths | None:
     with suppress(Speech3Error):  # none, or damaged: it is written again
-        return load_settings(directory)
+        return load_settings(directory).lengths
     return None
 
 

@@ -229,8 +229,7 @@ def rescore_system(e: Experiment, system: str) -> None:
     found = rescore(open_lattices(lattices["dev"]), lm, out / "dev_rescored", tuning)
     best, before = found.rates[found.weight], found.rates[0.0]
     say(f"  dev {metric} {100 * best:.2f} % at weight {found.weight:g}, {100 * before:.2f} % without it")
-    options = RescoreOptions(found.weight, times=recognizer.settings.lengths is not None)
-    test = rescore(open_lattices(lattices["test"]), lm, out / RESCORED, options)
+    test = rescore(open_lattices(lattices["test"]), lm, out / RESCORED, RescoreOptions(found.weight))
     _write_text(out / RESCORED, recognizer, feats, without_words(test.decoding, _silent(e, system)), e.jobs)
 
 
@@ -309,8 +308,7 @@ def decode_system(e: Experiment, system: str) -> None:
     write_decoding(out / "test", recognizer, test, without_words(decoding, silent), e.jobs, waves=waves)
     if e.own_graph(system).exists():
         say("  decoding again with our own language model")
-        judged = recognizer.settings.lengths is not None
-        again = recognizer.decode(test, e.jobs, recognizer.read_graph(e.own_graph(system)), confidences=judged)
+        again = recognizer.decode(test, e.jobs, recognizer.read_graph(e.own_graph(system)))
         _tell_failed(again)
         _write_text(out / OWN, recognizer, test, without_words(again, silent), e.jobs)
 
