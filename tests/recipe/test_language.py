@@ -167,21 +167,6 @@ def test_the_model_to_tune_with_lacks_sentences_that_only_dev_says(
     assert not (e.out / "lm" / "tuning.arpa.gz").exists(), "the one of the earlier run is gone"
 
 
-def test_words_that_only_dev_says_are_unseen_if_unseen_words_are_guessed(tmp_path: Path) -> None:
-    kept = [["a", "b"], ["a", "a"]]
-    for overrides, words in (
-        ((), {"a", "b", "c", "rare"}),
-        (("lm.filler=spelled", "lexicon=espeak"), {"a", "b", "rare"}),
-    ):
-        e = experiment(tmp_path / "out", "lm.order=2", *overrides)
-        write_text(e.out / "data" / "lm_text", "a b\na a\nb c\n")
-        language.make_lm(e)
-        assert same(lm(e, "tuning"), estimate_lm(kept, 2, words))
-        assert set(lm(e, "lm").words) >= {"a", "b", "c", "rare"}
-    settings = {step.name: step.settings for step in planned_steps(e)}
-    assert settings["graph/lm"]["lm.filler"] == "spelled", "the models are made again"
-
-
 def test_transcripts_of_train_alone_need_no_second_model(tmp_path: Path) -> None:
     e = experiment(tmp_path / "out")
     language.make_lm(e)
