@@ -106,13 +106,6 @@ class _Text:
         found = Counter(self._words(sentence) in hidden for sentence in self.sentences)
         return found.total(), found[True]
 
-    def only_in(self, hidden: set[tuple[str, ...]]) -> set[str]:
-        """The words of the sentences in `hidden` that no other sentence has."""
-        found = {word for words in hidden for word in words}
-        for sentence in self.without(hidden):
-            found.difference_update(sentence)
-        return found
-
     def _words(self, sentence: list[str]) -> tuple[str, ...]:
         return tuple(join_words(sentence) if self.pieces else sentence)
 
@@ -121,8 +114,7 @@ def make_lm(e: Experiment) -> None:
     """Estimate the n-gram model, or check the given one; if needed, estimate models for tuning and for comparison.
 
     The tuning model is estimated without the sentences of dev that are not in train as well: scales tuned with a model
-    that has seen the sentences are too small for sentences that it has not seen. If unseen words are to be guessed, it
-    lacks the words that only these sentences have, too, or the cost of a guess would be too high.
+    that has seen the sentences are too small for sentences that it has not seen.
     """
     for left in (_further(e), _normalised(e)):
         left.unlink(missing_ok=True)
@@ -142,10 +134,7 @@ def make_lm(e: Experiment) -> None:
         if in_dev:
             say(f"  {in_dev} of the text's {total:,} sentences are in dev; the tuning model omits them")
             name, source = _SECOND[TUNING_GRAPH_DIR], "the language model's text without dev's sentences"
-            vocabulary = text.vocabulary
-            if e.recipe.lm.filler == "spelled":  # words must be as new in dev as they are in test
-                vocabulary = vocabulary - text.only_in(hidden)
-            models[name] = estimate_lm(text.without(hidden), text.order, vocabulary, source)
+            models[name] = estimate_lm(text.without(hidden), text.order, text.vocabulary, source)
     for name in (_LM, _LETTERS, *_SECOND.values()):
         (directory / name).unlink(missing_ok=True)
     for name, model in models.items():

@@ -269,8 +269,7 @@ def _graph_steps(e: Experiment) -> list[Step]:
     if e.recipe.letters:
         settings["lm.letters"] = e.recipe.letters
     arpa = [] if lm.grammar else [e.out / "lm" / "lm.arpa.gz"]
-    own = {**settings, "lm.filler": lm.filler} if lm.filler == "spelled" else settings
-    steps = [Step("graph/lm", partial(language.make_lm, e), own, arpa, ["data/corpus"], given)]
+    steps = [Step("graph/lm", partial(language.make_lm, e), settings, arpa, ["data/corpus"], given)]
     if isinstance(lm.rescore, int):
         run, config = partial(language.make_rescoring_lm, e), {**settings, "lm.rescore": lm.rescore}
         steps.append(Step("graph/rescore", run, config, [e.rescoring_lm], ["graph/lm"], given))
