@@ -69,6 +69,7 @@ def transcribe(
     `--ctm` every word is on its own line with its time in seconds. A model that adapts to speakers, such as
     `exp/digits/sat`, takes each file for one speaker, or all of them with `--one-speaker`. `--json` prints a line for
     each file: `{"file", "duration", "text", "words": [{"word", "start", "end", "confidence"}, ...]}`, times in seconds.
+    Words that a model guesses (`lm.filler=spelled`) are `<word>` there, in CTMs and in TextGrids.
 
     With `--nbest N` there is a line for each word sequence, `RANK COST TEXT`, where the cost is a negative natural
     logarithm (neither confidences nor lengths of words are judged there); with `--json` they are in `nbest`, as `decode
