@@ -392,6 +392,8 @@ def make_graphs(e: Experiment, system: str) -> None:
         shutil.rmtree(e.model(system) / name, ignore_errors=True)
         if not e.recipe.lm.grammar and (e.out / "lm" / arpa).exists():
             names.append(name)
+    if e.recipe.lm.filler == "spelled":  # kept, so that not every process learns how words are spelled
+        spelled_filler(load_hmm(e.model(system)), e.out / "lm" / G2P)
     build = partial(_make_graph, e, system)
     for name, about in zip(names, parallel_map(build, names, e.jobs, "graphs", start_at_once=True), strict=True):
         unseen = f", unseen words at weight {about[UNSEEN_WEIGHT]:.3g}" if e.recipe.letters else ""
