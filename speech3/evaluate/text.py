@@ -482,7 +482,7 @@ def _compared(
             bare = {guess: guess[1:-1] for guess in guesses}
             hypothesis = {name: " ".join(bare.get(w, w) for w in text.split()) for name, text in hypothesis.items()}
             notes.append(
-                f"angle brackets in .ctm mark words that were guessed, and are not scored:"
+                "words in angle brackets in .ctm are guesses, and are scored without the brackets:"
                 f" {counted(len(bare), 'word')}, such as {listed(guesses, 3)}"
             )
         best, said = resolve({name: reference[name] for name in several}, hypothesis, normalize)

@@ -392,9 +392,8 @@ def make_graphs(e: Experiment, system: str) -> None:
         shutil.rmtree(e.model(system) / name, ignore_errors=True)
         if not e.recipe.lm.grammar and (e.out / "lm" / arpa).exists():
             names.append(name)
-    if e.recipe.lm.filler == "spelled":  # kept, so that not every process learns how words are spelled
-        spelled_filler(load_hmm(e.model(system)), e.out / "lm" / G2P)
-    build = partial(_make_graph, e, system)
+    hmm = load_hmm(e.model(system))
+    build = partial(_make_graph, e, system, hmm, _spelling(e, hmm))
     for name, about in zip(names, parallel_map(build, names, e.jobs, "graphs", start_at_once=True), strict=True):
         unseen = f", unseen words at weight {about[UNSEEN_WEIGHT]:.3g}" if e.recipe.letters else ""
         say(f"  {name}: {about['states']:,} states, {about['arcs']:,} arcs{unseen}")
@@ -403,15 +402,8 @@ def make_graphs(e: Experiment, system: str) -> None:
             say(f"  not in the lexicon: {counted(len(dropped), 'word')} of the language model: {name}/dropped.txt")
 
 
-def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
-    hmm = load_hmm(e.model(system))
+def _make_graph(e: Experiment, system: str, hmm: Hmm, spelling: Spelling | None, name: str) -> dict[str, Any]:
     lm = one_word_grammar(hmm.lexicon) if e.recipe.lm.grammar else read_arpa(e.out / "lm" / _SECOND.get(name, _LM))
-    if e.recipe.letters:
-        spelling: Spelling | None = _spelling(e, hmm)
-    elif e.recipe.lm.filler == "spelled":
-        spelling = spelled_filler(hmm, e.out / "lm" / G2P)
-    else:
-        spelling = phone_filler(hmm, phones=bool(e.recipe.lm.filler), garbage=e.recipe.negatives is not None)
     out, further = e.model(system) / name, _further(e)
     if not further.exists():
         return build_graph(hmm, lm, out, e.recipe.lm.self_loop_scale, spelling)
@@ -424,7 +416,13 @@ def _make_graph(e: Experiment, system: str, name: str) -> dict[str, Any]:
     return about
 
 
-def _spelling(e: Experiment, hmm: Hmm) -> Spelling:
+def _spelling(e: Experiment, hmm: Hmm) -> Spelling | None:
+    """How the graphs spell unseen words, by letters or by phones, or the filler in their place; None: neither."""
+    lm = e.recipe.lm
+    if lm.filler == "spelled":
+        return spelled_filler(hmm, e.out / "lm" / G2P)
+    if not e.recipe.letters:
+        return phone_filler(hmm, phones=bool(lm.filler), garbage=e.recipe.negatives is not None)
     directory = e.out / "lm"
     tuning = directory / _SECOND[TUNING_GRAPH_DIR]
     said = ([word for word in sentence if lexicon.is_word(word)] for sentence in _said(e, "dev"))

@@ -96,7 +96,7 @@ def test_data_of_an_earlier_version_and_words_of_one_letter(tmp_path: Path) -> N
 
 
 def test_fillers_of_graphs_are_spelled_if_the_key_says_so(tmp_path: Path) -> None:
-    e = experiment(tmp_path / "out", "lm.filler=spelled", "lexicon=espeak")
+    e = experiment(tmp_path / "out", "lm.filler=spelled", "lexicon=espeak", "jobs=2")
     words = ["".join(letters) for size in range(2, 9) for letters in product("ab", repeat=size)][:400]
     write_text(e.lexicon, "<unk> SPN\n" + "".join(f"{word} {' '.join(word)}\n" for word in words))
     lexicon = mark_positions(read_lexicon(e.lexicon))
@@ -105,9 +105,10 @@ def test_fillers_of_graphs_are_spelled_if_the_key_says_so(tmp_path: Path) -> Non
     write_text(e.out / "data" / "lm_text", "ba ab\nabba\n")
     language.make_lm(e)
     language.make_graphs(e, "tri")
-    graph = load_graph(e.model("tri") / "graph")
-    assert graph.speller is not None and graph.has_filler
-    assert graph.speller(["<b>", "<a>", "<b>"]) == "bab"
+    for name in ("graph", "graph_tuning"):
+        graph = load_graph(e.model("tri") / name)
+        assert graph.speller is not None and graph.has_filler
+        assert graph.speller(["<b>", "<a>", "<b>"]) == "bab"
     closed = experiment(tmp_path / "out", "lexicon=espeak")
     language.make_graphs(closed, "tri")
     assert load_graph(e.model("tri") / "graph").speller is None, "nothing is left of the earlier graph"
