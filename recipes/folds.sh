@@ -3,7 +3,8 @@
 #   recipes/folds.sh RECIPE SYSTEM --source DIR [--was "KEY=VALUE ..."] [--now "KEY=VALUE ..."] [--folds 5] [--out OUT]
 # SYSTEM: tri, dnn, lfmmi, ... DIR: train/, a Kaldi data directory; lang/, if any. The recipe draws its dev from the rest.
 # --was, --now: keys before and after the change; without --now only the pooled error rate of --was is printed.
-# A fold's sentences that others say, too, are left out of its training. Finished folds are kept: interrupt it at any time.
+# Only what SYSTEM needs is trained. A fold's sentences that others say, too, are left out of its training. Finished folds
+# are kept: interrupt it at any time.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$root/recipes/environment.sh"
@@ -44,7 +45,7 @@ pooled() {
     local name=$1 keys fold
     read -r -a keys <<<"$2"
     for ((fold = 1; fold <= folds; fold++)); do
-        speech3 recipe "$recipe" --source "$out/corpora/$fold" --out "$out/$name/$fold" "${keys[@]}"
+        speech3 recipe "$recipe" --source "$out/corpora/$fold" --out "$out/$name/$fold" --to "$system" "${keys[@]}"
     done
     cat "$out/$name"/*/decode/"$system"/test/hyp.txt >"$out/$name/hyp.txt"
 }

@@ -40,8 +40,13 @@ def recipe(
             "--from", metavar="STAGE", help="Run this stage and all later ones again.", autocompletion=_verb.stages
         ),
     ] = None,
-    to_stage: Annotated[
-        str | None, typer.Option("--to", metavar="STAGE", help="Stop after this stage.", autocompletion=_verb.stages)
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGE|SYSTEM",
+            help="Stop after this stage; or run only what a system needs: tri, lfmmi, ...",
+            autocompletion=_verb.stages,
+        ),
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Number of processes; the same as jobs=N.", min=0)] = None,
     lang: Annotated[
@@ -72,7 +77,7 @@ def recipe(
 
     changes = [*(overrides or []), *_as_overrides(overrides or [], jobs=jobs, lang=lang)]
     experiment = open_experiment(corpus, out, source, changes, shlex.join(["speech3", *sys.argv[1:]]))
-    run_recipe(experiment, from_stage, to_stage, dry_run=dry_run)
+    run_recipe(experiment, from_stage, to, dry_run=dry_run)
 
 
 def _as_overrides(overrides: list[str], **options: object) -> list[str]:

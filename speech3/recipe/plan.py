@@ -535,31 +535,33 @@ def _ended(out: Path, name: str) -> str:
 
 
 def run_recipe(
-    e: Experiment, from_stage: str | None = None, to_stage: str | None = None, *, dry_run: bool = False
+    e: Experiment, from_stage: str | None = None, to: str | None = None, *, dry_run: bool = False
 ) -> None:
     """Plan an experiment and run it, or with `dry_run` print the plan and its costs.
 
     The plan is made again when more is known: sizes and systems after the stage `data`, and after choosing utterances
-    for self-training whether there are any.
+    for self-training whether there are any. `from_stage`: this stage and all later ones run again. `to`: a stage, after
+    which it stops; or a system, which is decoded: only what it needs runs.
 
     Raises
     ------
     Speech3Error
-        A stage is unknown or must not be left out, another run is using the directory; also what the steps raise.
+        A stage or system is unknown, a stage must not be left out, another run is using the directory; also what the
+        steps raise.
     """
     settled = not e.follows_speech
     if not settled and from_stage != _DATA and is_done(planned_steps(e), e.out, _DATA):
         e, settled = e.settled(), True
     if settled and from_stage in (None, "rescore", "score", "report") and _chose_nothing(e):
-        e, to_stage = e.without_selftraining(), "decode" if to_stage == _SELF_STAGE else to_stage
-    plan = make_plan(planned_steps(e), e.out, from_stage, to_stage)
+        e, to = e.without_selftraining(), "decode" if to == _SELF_STAGE else to
+    plan = _planned(e, from_stage, to)
     if dry_run:
         return _print_plan(e, plan, settled=settled)
     first = 0
     if not settled:
         run_plan(plan, e.out, end=sum(each.step.stage == _DATA for each in plan))
         e = e.settled()
-        plan = make_plan(planned_steps(e), e.out, from_stage, to_stage)
+        plan = _planned(e, from_stage, to)
         first = sum(each.step.stage == _DATA for each in plan)
     chosen = next((place for place, each in enumerate(plan, 1) if each.step.name == _CHOOSE), 0)
     if chosen:
@@ -568,11 +570,20 @@ def run_recipe(
         if selftrain.found_nothing(e):  # the other systems are scored without it
             e, done = e.without_selftraining(), {each.step.name for each in plan[:chosen]}
             from_stage = None if from_stage == _SELF_STAGE else from_stage
-            to_stage = "decode" if to_stage == _SELF_STAGE else to_stage
-            plan = make_plan(planned_steps(e), e.out, from_stage, to_stage)
+            to = "decode" if to == _SELF_STAGE else to
+            plan = _planned(e, from_stage, to)
             first = sum(each.step.name in done for each in plan)
     run_plan(plan, e.out, first=first)
-    _print_results(e, plan)
+    _print_results(e, plan, to)
+
+
+def _planned(e: Experiment, from_stage: str | None, to: str | None) -> list[Plan]:
+    steps = planned_steps(e)
+    stages = dict.fromkeys(step.stage for step in steps)
+    if to is not None and to not in (*stages, *e.systems):
+        known = f"the stages are: {', '.join(stages)}; the systems: {', '.join(e.systems)}"
+        raise SettingError(f"--to {to}: no such stage or system; {known}")
+    return make_plan(steps, e.out, from_stage, decode_step(to) if to in e.systems else to)
 
 
 def _chose_nothing(e: Experiment) -> bool:
@@ -603,10 +614,12 @@ def _print_plan(e: Experiment, plan: Sequence[Plan], *, settled: bool) -> None:
         print(totals_table(expected, plan, e) if speech else "expected: not known before the stage data has run")
 
 
-def _print_results(e: Experiment, plan: Sequence[Plan]) -> None:
-    last = plan[-1].step.stage
-    if last != "report":
-        print(f"stopped after stage {last}; the results so far are in {e.out}")
+def _print_results(e: Experiment, plan: Sequence[Plan], to: str | None) -> None:
+    last = plan[-1].step
+    if last.stage != "report":
+        print(f"stopped after {to if to in e.systems else f'stage {to}'}; the results so far are in {e.out}")
+        if to in e.systems:
+            print(evaluation.score_of(e, to).line(e.name, to, e.recipe.metric))
         return
     if not console.quiet:
         print(evaluation.summary(e))

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -213,33 +214,32 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage: str | None) -> list[Plan]:
+def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to: str | None) -> list[Plan]:
     """Decide which steps run.
 
     Parameters
     ----------
     from_stage
         Steps of this and later stages run again, even if they are done; earlier steps must be done.
-    to_stage
-        Later stages are left out.
+    to
+        A stage: later ones are left out. Or a step, ``decode/tri``: what it does not need is left out.
 
     Raises
     ------
     Speech3Error
-        A stage is unknown, an input is missing, or a stage before `from_stage` is not done.
+        A stage or step is unknown, an input is missing, or a stage before `from_stage` is not done.
     """
     stages = list(dict.fromkeys(step.stage for step in steps))
-    for stage in (from_stage, to_stage):
-        if stage is not None and stage not in stages:
-            raise SettingError(f"no stage {stage!r}; the stages are: {', '.join(stages)}")
+    if from_stage is not None and from_stage not in stages:
+        raise SettingError(f"no stage {from_stage!r}; the stages are: {', '.join(stages)}")
+    chosen = _up_to(steps, to, stages)
     first = stages.index(from_stage) if from_stage else 0
-    last = stages.index(to_stage) if to_stage else len(stages) - 1
-    if first > last:
-        raise SettingError(f"--from {from_stage} comes after --to {to_stage}; the stages are: {', '.join(stages)}")
+    if first > max(stages.index(step.stage) for step in chosen):
+        raise SettingError(f"--from {from_stage} comes after --to {to}; the stages are: {', '.join(stages)}")
     check_owned({step.name: step.owns for step in steps if step.owns and not _known(step, out)})
     check_inputs([path for step in steps for path in step.inputs], {s.name: s.owns for s in steps if s.owns})
     plans: dict[str, Plan] = {}
-    for step in steps:
+    for step in chosen:
         for path in step.inputs:
             if not path.exists():
                 raise MissingError(f"{path}: no such file or directory (needed by {step.name})")
@@ -252,16 +252,28 @@ def make_plan(steps: Sequence[Step], out: Path, from_stage: str | None, to_stage
         why = _why(step, out, fingerprint, contents, parents)
         if not why:  # of what the step has used: times of its inputs, and keys that do not count, may differ now
             fingerprint = read_json(_path(out, step.name))["fingerprint"]
-        place = stages.index(step.stage)
-        if from_stage and place < first and why:
+        again = from_stage is not None and first <= stages.index(step.stage)
+        if from_stage and not again and why:
             raise SettingError(f"--from {from_stage}: {step.name} comes before it and must run first ({why})")
-        if from_stage and first <= place:
+        if again:
             why = why or "requested by --from"
-        if place <= last:
-            plans[step.name] = Plan(step, fingerprint, why, contents, afresh=from_stage is not None and first <= place)
-        else:
-            break
+        plans[step.name] = Plan(step, fingerprint, why, contents, afresh=again)
     return list(plans.values())
+
+
+def _up_to(steps: Sequence[Step], to: str | None, stages: Sequence[str]) -> list[Step]:
+    """The steps before the first of a later stage than `to`; if it is a step, it and those that it needs."""
+    if to is None:
+        return list(steps)
+    if to in stages:
+        last = stages.index(to)
+        return list(takewhile(lambda step: stages.index(step.stage) <= last, steps))
+    needed = {to}
+    for step in reversed(steps):
+        needed |= {*step.needs} if step.name in needed else set()
+    if to not in (step.name for step in steps):
+        raise SettingError(f"no stage {to!r}; the stages are: {', '.join(stages)}")
+    return [step for step in steps if step.name in needed]
 
 
 def is_done(steps: Sequence[Step], out: Path, stage: str) -> bool:

@@ -105,6 +105,20 @@ def test_to_and_from(mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
     assert out.stdout.splitlines()[-1] == f"stopped after stage score; the results so far are in {mine}"
     bad = speech3("recipe", "digits", "--out", mine, "--from", "scoring", *tiny)
     assert (bad.returncode, bad.stderr) == (1, f"error: no stage 'scoring'; the stages are: {', '.join(STAGES)}\n")
+    bad = speech3("recipe", "digits", "--out", mine, "--to", "gmm", *tiny)
+    assert bad.returncode == 1 and bad.stderr.endswith("the systems: mono, tri, dnn\n"), bad.stderr
+
+
+def test_only_what_a_system_needs(finished: Finished, mine: Path, speech3: Run, tiny: Sequence[str]) -> None:
+    every, needed = (set(plan(speech3, mine, *tiny, *more)) for more in ((), ("--to", "tri")))
+    assert {"hmm/mono", "hmm/tri", "graph/lm", "graph/tri", "decode/tri"} <= needed < every
+    assert not {"hmm/aligner", "train/dnn", "decode/dnn", "graph/mono", "decode/mono", "score"} & needed
+    # What is there is not made again, and the error rate is that of the whole recipe.
+    out = speech3("recipe", "digits", "--out", mine, "--to", "tri", *tiny)
+    assert ran(out.stderr) == []
+    stopped, rate = out.stdout.splitlines()
+    assert stopped == f"stopped after tri; the results so far are in {mine}"
+    assert rate in results(finished[1])
 
 
 @pytest.mark.slow

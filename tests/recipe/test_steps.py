@@ -204,6 +204,7 @@ def test_a_missing_output_reruns_what_depends_on_it(done: Kitchen) -> None:
         (("eat", None), ["eat"]),
         (("cook", "cook"), ["cook/soup", "cook/bread"]),
         ((None, "cook"), []),
+        (("cook", "cook/bread"), ["cook/bread"]),
     ],
 )
 def test_from_and_to(done: Kitchen, stages: tuple[str | None, str | None], ran: Sequence[str]) -> None:
@@ -215,11 +216,18 @@ def test_to_stops_early_and_the_rest_follows(kitchen: Kitchen) -> None:
     assert kitchen.run() == ALL[1:]
 
 
+def test_to_a_step_runs_what_it_needs(kitchen: Kitchen) -> None:
+    assert kitchen.run(to_stage="cook/soup") == ["chop", "cook/soup"]
+    assert kitchen.run() == ["cook/bread", "eat"]
+
+
 @pytest.mark.parametrize(
     ("from_stage", "to_stage", "message"),
     [
         ("cok", None, "no stage 'cok'; the stages are: chop, cook, eat"),
-        (None, "ea", "no stage 'ea'"),
+        (None, "ea", "no stage 'ea'; the stages are: chop, cook, eat"),
+        (None, "cook/stew", "no stage 'cook/stew'"),
+        ("eat", "cook/soup", "--from eat comes after --to cook/soup"),
         ("eat", "chop", "--from eat comes after --to chop"),
         ("eat", None, r"--from eat: chop .* \(not done yet\)"),
         ("cook/soup", None, "no stage 'cook/soup'"),
