@@ -3,8 +3,7 @@
 #   recipes/folds.sh RECIPE SYSTEM --source DIR [--was "KEY=VALUE ..."] [--now "KEY=VALUE ..."] [--folds 5] [--out OUT]
 # SYSTEM: tri, dnn, lfmmi, ... DIR: train/, a Kaldi data directory; lang/, if any. The recipe draws its dev from the rest.
 # --was, --now: keys before and after the change; without --now only the pooled error rate of --was is printed.
-# Only what SYSTEM needs is trained. A fold's sentences that others say, too, are left out of its training. Finished folds
-# are kept: interrupt it at any time.
+# Trains only what SYSTEM needs, without sentences that the fold has, too. Interrupt it at any time: finished folds are kept.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$root/recipes/environment.sh"

@@ -534,9 +534,7 @@ def _ended(out: Path, name: str) -> str:
     return datetime.fromtimestamp((ended_ns(out, name) or 0) / 1e9).isoformat(" ", "milliseconds")
 
 
-def run_recipe(
-    e: Experiment, from_stage: str | None = None, to: str | None = None, *, dry_run: bool = False
-) -> None:
+def run_recipe(e: Experiment, from_stage: str | None = None, to: str | None = None, *, dry_run: bool = False) -> None:
     """Plan an experiment and run it, or with `dry_run` print the plan and its costs.
 
     The plan is made again when more is known: sizes and systems after the stage `data`, and after choosing utterances
