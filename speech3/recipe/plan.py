@@ -424,6 +424,7 @@ def _lfmmi_training(
 def _decode_step(e: Experiment, system: str, needs: Sequence[str]) -> Step:
     out, run = e.out / "decode" / system, partial(evaluation.decode_system, e, system)
     splits = ("test", "dev") if system == LFMMI and e.adapts_to_lfmmi else ("test",)
+    needs = [*needs, *(["hmm/align"] if e.recipe.negatives else [])]  # for the lengths of words
     return Step(decode_step(system), run, e.decoding, [out / each / "hyp.txt" for each in splits], needs, owns=out)
 
 

@@ -24,6 +24,7 @@ from speech3.language.lexicon import mark_positions, with_garbage
 from speech3.recipe.experiment import Experiment, open_experiment
 from speech3.recipe.language import _said, error_rate
 from speech3.recipe.negatives import make_data
+from speech3.recipe.plan import planned_steps
 
 
 def write_tones(out: Path, texts: dict[str, str], rate_hz: int, pitches_hz: dict[str, float]) -> None:
@@ -124,6 +125,14 @@ def test_a_directory_without_other_speech_is_named(
         (tmp_path / "others").mkdir()
     with pytest.raises(kind, match=named):
         make_data(experiment(f"negatives={tmp_path / 'others'}"))
+
+
+def test_the_lengths_of_words_are_known_before_any_system_is_decoded(experiment: Callable[..., Experiment]) -> None:
+    plain, with_negatives = (
+        {step.name: step for step in planned_steps(experiment(*keys))} for keys in ([], ["negatives={}"])
+    )
+    assert "hmm/align" in with_negatives["decode/tri"].needs
+    assert "hmm/align" not in plain["decode/tri"].needs
 
 
 def test_words_spelled_by_letters_and_negatives_exclude_one_another(experiment: Callable[..., Experiment]) -> None:

@@ -163,6 +163,16 @@ def test_families_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, t
 
 
 @pytest.mark.slow
+def test_a_system_alone_has_all_that_it_needs(speech3, tiny, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    process = speech3("recipe", "digits", "--out", tmp_path / "out", *tiny, *SPEAKERS, "--to", "lfmmi_taught")
+    assert process.returncode == 0, process.stderr
+    assert re.fullmatch(r"digits lfmmi_taught WER \d+\.\d\d \[.*\]", process.stdout.splitlines()[-1])
+    made = set(re.findall(r"^\[\d+/\d+\] (\S+): .*, running$", process.stderr, re.M))
+    assert {"hmm/mono", "graph/sat", "decode/sat", "adapted/lfmmi_mean"} <= made
+    assert not {"hmm/aligner", "graph/mono", "decode/tri", "train/dnn", "adapted/lfmmi_mean.decode", "score"} & made
+
+
+@pytest.mark.slow
 def test_from_the_alignment_to_error_rates(speech3, tiny, mine: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     process = speech3("recipe", "digits", "--out", mine, *tiny, *SPEAKERS)
     assert process.returncode == 0, process.stderr
