@@ -552,7 +552,7 @@ def run_recipe(e: Experiment, from_stage: str | None = None, to: str | None = No
     if not settled and from_stage != _DATA and is_done(planned_steps(e), e.out, _DATA):
         e, settled = e.settled(), True
     if settled and from_stage in (None, "rescore", "score", "report") and _chose_nothing(e):
-        e, to = e.without_selftraining(), "decode" if to == _SELF_STAGE else to
+        e, to = e.without_selftraining(), _without_selftraining(to)
     plan = _planned(e, from_stage, to)
     if dry_run:
         return _print_plan(e, plan, settled=settled)
@@ -569,11 +569,16 @@ def run_recipe(e: Experiment, from_stage: str | None = None, to: str | None = No
         if selftrain.found_nothing(e):  # the other systems are scored without it
             e, done = e.without_selftraining(), {each.step.name for each in plan[:chosen]}
             from_stage = None if from_stage == _SELF_STAGE else from_stage
-            to = "decode" if to == _SELF_STAGE else to
+            to = _without_selftraining(to)
             plan = _planned(e, from_stage, to)
             first = sum(each.step.name in done for each in plan)
     run_plan(plan, e.out, first=first)
-    _print_results(e, plan, to)
+    _print_results(e, to)
+
+
+def _without_selftraining(to: str | None) -> str | None:
+    """Where a run stops that was to stop at self-training, which has nothing to learn from."""
+    return "decode" if to in (_SELF_STAGE, SELF) else to
 
 
 def _planned(e: Experiment, from_stage: str | None, to: str | None) -> list[Plan]:
@@ -613,9 +618,8 @@ def _print_plan(e: Experiment, plan: Sequence[Plan], *, settled: bool) -> None:
         print(totals_table(expected, plan, e) if speech else "expected: not known before the stage data has run")
 
 
-def _print_results(e: Experiment, plan: Sequence[Plan], to: str | None) -> None:
-    last = plan[-1].step
-    if last.stage != "report":
+def _print_results(e: Experiment, to: str | None) -> None:
+    if to not in (None, "report"):
         print(f"stopped after {to if to in e.systems else f'stage {to}'}; the results so far are in {e.out}")
         if to in e.systems:
             print(evaluation.score_of(e, to).line(e.name, to, e.recipe.metric))

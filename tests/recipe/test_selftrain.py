@@ -10,6 +10,8 @@ from speech3.data.datadir import DataDir, Utterance, write_datadir
 from speech3.hmm.alignment.times import Segment, write_ctm
 from speech3.io.ark import read_int_ark, write_ark
 from speech3.recipe import selftrain
+from speech3.recipe.experiment import SELF
+from speech3.recipe.plan import _without_selftraining
 
 
 def experiment(out: Path, least: float) -> Any:
@@ -39,3 +41,8 @@ def test_that_none_is_certain_enough_is_said_with_the_best(tmp_path: Path, capsy
     e = experiment(tmp_path, 1.5)
     selftrain.choose(e)
     assert "the best has 1.00" in capsys.readouterr().err and selftrain.found_nothing(e)
+
+
+def test_a_run_up_to_selftraining_that_finds_nothing_stops_after_decoding() -> None:
+    asked_for = (None, "self", SELF, "lfmmi", "train")
+    assert [_without_selftraining(to) for to in asked_for] == [None, "decode", "decode", "lfmmi", "train"]
